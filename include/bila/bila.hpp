@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// bila: bidirectional linear attention. Everything for host code.
+#pragma once
+
+#include <bila/attend.hpp>
+#include <bila/backend/cpu.hpp>
+#include <bila/error.hpp>
+#include <bila/form/automatic.hpp>
+#include <bila/form/chunkwise.hpp>
+#include <bila/form/full.hpp>
+#include <bila/form/recurrent.hpp>
+#include <bila/kernel/eigen.hpp>
+#include <bila/kernel/reference.hpp>
+#include <bila/mask/all_ones.hpp>
+#include <bila/mask/concepts.hpp>
+#include <bila/mask/fixed_decay.hpp>
+#include <bila/mask/selective_decay.hpp>
+#include <bila/mask/two_sided.hpp>
+#include <bila/norm/max_one.hpp>
+#include <bila/norm/none.hpp>
+#include <bila/norm/row_sum.hpp>
+#include <bila/version.hpp>
+#include <bila/view/eigen.hpp>
+#include <bila/view/inputs.hpp>
+#include <bila/view/tensor_view.hpp>

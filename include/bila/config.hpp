@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only file that defines macros (version.hpp aside). Each is always defined; those with a value are 0 or 1 and are tested
+// with #if. None of them changes what a type or a function means.
+#pragma once
+
+// 1 when errors are thrown, 0 when they go to the error handler (-fno-exceptions), and the name of the inline namespace of what
+// raises them: units built either way can be linked, and each keeps its own way. Only attend.hpp asks.
+#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
+#define BILA_EXCEPTIONS 1
+#define BILA_RAISING throwing
+#else
+#define BILA_EXCEPTIONS 0
+#define BILA_RAISING handling
+#endif
+
+// g++ keeps a micro-kernel's accumulators in registers only if each function and lambda inside it is inlined: 2.7x otherwise.
+#if defined(_MSC_VER) && !defined(__clang__)
+#define BILA_ALWAYS_INLINE __forceinline
+#define BILA_LAMBDA_INLINE
+#else
+#define BILA_ALWAYS_INLINE inline __attribute__((always_inline))
+#define BILA_LAMBDA_INLINE __attribute__((always_inline))
+#endif
+
+// Unrolls the loop that follows; its bound is a constant of at most 16.
+#if defined(__clang__)
+#define BILA_UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define BILA_UNROLL _Pragma("GCC unroll 16")
+#else
+#define BILA_UNROLL
+#endif

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The all-ones mask in both directions: one state for every query. No chunks, no second direction, and keys need not be the
+// queries' tokens. The recurrent and the chunkwise form take this path for masks without gaps (math: section 2.4).
+#pragma once
+
+#include <bila/form/head.hpp>
+
+namespace bila::inline v0_1::form {
+
+/// T = K^T [V, 1],  [N, Z] = Q T + (diagonal - 1) (q . k) [v, 1]; O(L Dk Dv) time, O(Dk Dv) memory.
+struct global_state {
+  static constexpr index_t block = 64;  // tokens at a time
+
+  template <class Kernel, class Real>
+  struct scratch {
+    scratch(kernel::arena& memory, head_size size)
+        : S(memory.padded<Kernel, Real>(size.Dk, size.Dv)),
+          q(memory.padded<Kernel, Real>(block, size.Dk)),
+          k(memory.padded<Kernel, Real>(block, size.Dk)),
+          weighted(memory.padded<Kernel, Real>(block, size.Dk)),
+          v(memory.padded<Kernel, Real>(block, size.Dv)),
+          N(memory.padded<Kernel, Real>(block, size.Dv)),
+          s(memory.numbers<Kernel, Real>(size.Dk)),
+          z(memory.numbers<Kernel, Real>(block)),
+          ones(memory.numbers<Kernel, Real>(block)) {}
+
+    kernel::tile<Real> S, q, k, weighted, v, N;  // (Dk, Dv) (block, Dk) (block, Dk) (block, Dk) (block, Dv) (block, Dv)
+    Real *s, *z, *ones;                          // (Dk) (block) (block)
+  };
+
+  template <class Kernel, class T, class Mask, class Norm>
+  static void run(const head<T, Mask>& x, const Norm& norm, kernel::arena& memory) {
+    using Real = T;
+    scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width});
+    Real* const s = Norm::uses_row_sum ? w.s : nullptr;
+    Real* const z = Norm::uses_row_sum ? w.z : nullptr;
+    kernel::clear(w.S);
+    std::fill_n(w.s, x.q.width, Real(0));
+    std::fill_n(w.ones, block, Real(1));
+
+    for (index_t first = 0; first < x.k.count; first += block) {
+      const index_t n = std::min(block, x.k.count - first);
+      const auto k = kernel::elements(x.k.slice(first, n), w.k);               // (n, Dk)
+      const auto v = kernel::whole_packets<Kernel>(x.v.slice(first, n), w.v);  // (n, Dv)
+      Kernel::accumulate(w.S, s, Real(1), k, w.ones, v, w.weighted);
+    }
+    for (index_t first = 0; first < x.q.count; first += block) {
+      const index_t n = std::min(block, x.q.count - first);
+      const auto q = kernel::elements(x.q.slice(first, n), w.q);  // (n, Dk)
+      const auto N = w.N.top(n);                                  // (n, Dv)
+      kernel::clear(N);
+      std::fill_n(w.z, n, Real(0));
+      Kernel::read(N, z, w.ones, q, w.S, s);
+      if (x.diagonal != 1) {
+        const auto k = kernel::elements(x.k.slice(first, n), w.k);  // (n, Dk)
+        const auto v = kernel::elements(x.v.slice(first, n), w.v);  // (n, Dv)
+        const Real extra = static_cast<Real>(x.diagonal - 1);
+        for (index_t i = 0; i < n; ++i)
+          Kernel::diagonal(N.row(i), z == nullptr ? z : z + i, extra, q.row(i), k.row(i), k.columns, v.row(i), v.columns);
+      }
+      finish<Kernel>(x.y.slice(first, n), N, z, x.scale, norm);
+    }
+  }
+};
+
+}  // namespace bila::inline v0_1::form

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scratch memory: a form lays out its tiles in an arena. The same code, run on an arena without memory, says how much is needed.
+#pragma once
+
+#include <bila/kernel/contract.hpp>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace bila::inline v0_1::kernel {
+
+class arena {
+ public:
+  static constexpr std::size_t alignment = 64;  // bytes: a cache line, and the widest packet
+
+  /// An arena that only counts.
+  arena() = default;
+  explicit arena(std::byte* aligned_memory) : base_(aligned_memory) {}
+
+  std::size_t used() const { return used_; }
+
+  /// Room for n numbers and the rest of the last packet; the content is whatever was there.
+  template <class Kernel, class Real>
+  Real* numbers(index_t n) {
+    const auto count = static_cast<std::size_t>(round_up(n, Kernel::template lanes<Real>));
+    Real* result = base_ == nullptr ? nullptr : reinterpret_cast<Real*>(base_ + used_);
+    used_ += (count * sizeof(Real) + alignment - 1) / alignment * alignment;
+    return result;
+  }
+
+  /// A padded tile; the content is whatever was there.
+  template <class Kernel, class Real>
+  tile<Real> padded(index_t rows, index_t columns) {
+    const index_t stride = round_up(columns, Kernel::template lanes<Real>);
+    return {numbers<Kernel, Real>(rows * stride), rows, columns, stride};
+  }
+
+ private:
+  std::byte* base_ = nullptr;
+  std::size_t used_ = 0;
+};
+
+/// Sets a padded tile to zero, the rest of its packets included.
+template <class Real>
+void clear(tile<Real> x) {
+  std::fill_n(x.data, x.rows * x.stride, Real(0));
+}
+
+/// Copies tokens into a padded tile.
+template <class Real>
+void copy(tile<Real> to, std::type_identity_t<rows<const Real>> from) {
+  for (index_t i = 0; i < from.count; ++i) {
+    if (from.column_stride == 1)
+      std::copy_n(&from(i, 0), from.width, to.row(i));
+    else
+      for (index_t d = 0; d < from.width; ++d) to.row(i)[d] = from(i, d);
+    std::fill(to.row(i) + from.width, to.row(i) + to.stride, Real(0));
+  }
+}
+
+/// Copies a tile back to tokens.
+template <class Real>
+void copy(rows<Real> to, operand<Real> from) {
+  for (index_t i = 0; i < to.count; ++i)
+    if (to.column_stride == 1)
+      std::copy_n(from.row(i), to.width, &to(i, 0));
+    else
+      for (index_t d = 0; d < to.width; ++d) to(i, d) = from.row(i)[d];
+}
+
+/// Tokens as a tile that is read element by element: the user's memory if its features are adjacent, else a copy.
+template <class Real>
+tile<const Real> elements(rows<const Real> from, tile<Real> room) {
+  if (from.column_stride == 1 || from.width == 1) return {from.data, from.count, from.width, from.row_stride};
+  copy(room, from);
+  return room.top(from.count);
+}
+
+/// Tokens as a padded tile: the user's memory if its rows are whole packets, else a copy.
+template <class Kernel, class Real>
+tile<const Real> whole_packets(rows<const Real> from, tile<Real> room) {
+  if (from.column_stride == 1 && from.width % Kernel::template lanes<Real> == 0) return {from.data, from.count, from.width, from.row_stride};
+  copy(room, from);
+  return room.top(from.count);
+}
+
+}  // namespace bila::inline v0_1::kernel

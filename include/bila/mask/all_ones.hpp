@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mask of plain linear attention.
+#pragma once
+
+#include <bila/mask/concepts.hpp>
+
+namespace bila::inline v0_1::mask {
+
+/// M_ij = 1: every token sees every token alike (LION-LIT, linear transformer). Gaps: f = b = 0.
+/// Source: LION (arXiv 2502.16249), full linear attention.
+struct all_ones {
+  static constexpr gap gaps = gap::none;
+
+  double log_forward(index_t, index_t, index_t) const { return 0; }
+  double log_backward(index_t, index_t, index_t) const { return 0; }
+};
+
+}  // namespace bila::inline v0_1::mask

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a form may ask of a mask. A mask turns a model's parameters into weights; it knows nothing of q, k, v, chunks or threads.
+// A user's mask is any type with these members: no base class, no registration.
+#pragma once
+
+#include <bila/error.hpp>
+#include <bila/view/direction.hpp>
+#include <bila/view/tensor_view.hpp>
+
+#include <algorithm>
+#include <concepts>
+#include <string>
+
+namespace bila::inline v0_1 {
+
+/// Whose numbers the gaps are: none (all zero), one per head, one per token.
+enum class gap { none, per_head, per_token };
+
+/// A mask that can give any weight: M(i, j) of batch row b and head h. Only form::full accepts it.
+template <class Mask>
+concept pairwise = requires(const Mask& mask, index_t n) {
+  { mask.weight(n, n, n, n) } -> std::convertible_to<double>;
+};
+
+/// A mask that is a product over gaps: with f_t and b_t the log decays of the gap between tokens t-1 and t,
+///
+///     M_ij = exp(f_{j+1} + ... + f_i) below the diagonal,   exp(b_{i+1} + ... + b_j) above it
+///
+/// f_t, b_t <= 0; -inf cuts. Gap 0 and the gaps at the borders of a segment are never read. Every form accepts it.
+template <class Mask>
+concept gapped = requires(const Mask& mask, index_t n) {
+  { Mask::gaps } -> std::convertible_to<gap>;
+  { mask.log_forward(n, n, n) } -> std::convertible_to<double>;
+  { mask.log_backward(n, n, n) } -> std::convertible_to<double>;
+};
+
+/// Whether a mask orders the tokens; one that does not can weigh keys that are not the queries' tokens (cross attention).
+template <class Mask>
+inline constexpr bool orders_tokens = true;
+
+template <gapped Mask>
+inline constexpr bool orders_tokens<Mask> = Mask::gaps != gap::none;
+
+/// A mask that can check the shapes of its own parameters against the call's.
+template <class Mask>
+concept checks_itself = requires(const Mask& mask, index_t n) {
+  { mask.check(n, n, n) } -> std::convertible_to<complaint>;
+};
+
+/// A mask whose parameters are tensors, of which the output may not be a part.
+template <class Mask>
+concept has_parameters = requires(const Mask& mask) { mask.parameters(); };
+
+/// A mask that can say which of its parameters the decay of a gap is, for an error's sentence.
+template <class Mask>
+concept names_parameters = requires(const Mask& mask, index_t n) {
+  { mask.parameter_of(direction::forward, n, n, n) } -> std::convertible_to<std::string>;
+};
+
+namespace detail {
+
+template <class T>
+complaint check_gates(const char* name, const tensor_view<const T>& x, index_t B, index_t H, index_t L) {
+  if (x.extents != std::array<index_t, 4>{B, H, L, 1})
+    return sentence(name, " has shape [", x.extents[0], ", ", x.extents[1], ", ", x.extents[2], ", ", x.extents[3],
+                    "], it must be [", B, ", ", H, ", ", L, ", 1]");
+  if (x.data == nullptr && !x.empty()) return sentence(name, ": the data pointer is null but the shape is not empty");
+  return {};
+}
+
+}  // namespace detail
+
+}  // namespace bila::inline v0_1

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mask of a decay that is the same at every token.
+#pragma once
+
+#include <bila/mask/concepts.hpp>
+
+#include <tuple>
+
+namespace bila::inline v0_1::mask {
+
+/// M_ij = lambda^|i-j|, lambda = exp(log_decay) of the head (LION-D, RetNet). Gaps: f_t = b_t = log_decay.
+///
+/// log_decay: [H], log decay per token, <= 0. Throws when its shape is not [1, H, 1, 1] or a value is positive or NaN.
+/// Source: LION (arXiv 2502.16249), the fixed mask; RetNet (arXiv 2307.08621).
+template <class T>
+struct fixed_decay {
+  tensor_view<const T> log_decay;  // [1, H, 1, 1]
+
+  static constexpr gap gaps = gap::per_head;
+
+  double log_forward(index_t, index_t h, index_t) const { return log_decay(0, h, 0, 0); }
+  double log_backward(index_t, index_t h, index_t) const { return log_decay(0, h, 0, 0); }
+
+  complaint check(index_t, index_t H, index_t) const { return detail::check_gates("log_decay", log_decay, 1, H, 1); }
+  std::string parameter_of(direction, index_t, index_t h, index_t) const { return sentence("log_decay[h = ", h, "]"); }
+  auto parameters() const { return std::tuple(log_decay); }
+};
+
+template <class T>
+fixed_decay(tensor_view<T>) -> fixed_decay<std::remove_const_t<T>>;
+
+}  // namespace bila::inline v0_1::mask

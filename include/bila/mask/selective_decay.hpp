@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mask of a decay that each token chooses.
+#pragma once
+
+#include <bila/mask/concepts.hpp>
+
+#include <tuple>
+
+namespace bila::inline v0_1 {
+
+/// Whose gate a crossing of gap t, between tokens t-1 and t, uses. The conventions differ as soon as gates differ.
+enum class gate {
+  later,    ///< a_t both ways: the published formula; M is symmetric, and a_0 is not used
+  source,   ///< the gate of the token being left: LION's code
+  target,   ///< the gate of the token being entered: a double scan over the flipped sequence (Vim); the transpose of source
+  earlier,  ///< a_{t-1} both ways: later, seen from the other end
+};
+
+namespace mask {
+
+/// M_ij = product of the gates between tokens i and j (LION-S), log gates a_t = log lambda_t.
+///
+///     later:   f_t = a_t      b_t = a_t         source:  f_t = a_{t-1}  b_t = a_t
+///     target:  f_t = a_t      b_t = a_{t-1}     earlier: f_t = a_{t-1}  b_t = a_{t-1}
+///
+/// log_decay: [B, H, L], log decay per token, <= 0; -inf, a gate of exactly zero, cuts. The convention has no default.
+/// Throws when the shape is not [B, H, L, 1] or a value in use is positive or NaN.
+/// Source: LION (arXiv 2502.16249), the selective mask.
+template <class T>
+struct selective_decay {
+  tensor_view<const T> log_decay;  // [B, H, L, 1]
+  gate crossing;
+
+  constexpr selective_decay(tensor_view<const T> log_gates, gate convention) : log_decay(log_gates), crossing(convention) {}
+
+  static constexpr gap gaps = gap::per_token;
+
+  double log_forward(index_t b, index_t h, index_t t) const { return log_decay(b, h, token(direction::forward, t), 0); }
+  double log_backward(index_t b, index_t h, index_t t) const { return log_decay(b, h, token(direction::backward, t), 0); }
+
+  /// Whose gate gap t has when crossed this way.
+  index_t token(direction way, index_t t) const {
+    const gate before = way == direction::forward ? gate::source : gate::target;
+    return crossing == gate::earlier || crossing == before ? t - 1 : t;
+  }
+
+  complaint check(index_t B, index_t H, index_t L) const { return detail::check_gates("log_decay", log_decay, B, H, L); }
+  std::string parameter_of(direction way, index_t b, index_t h, index_t t) const {
+    return sentence("log_decay[b = ", b, ", h = ", h, ", t = ", token(way, t), "]");
+  }
+  auto parameters() const { return std::tuple(log_decay); }
+};
+
+template <class T>
+selective_decay(tensor_view<T>, gate) -> selective_decay<std::remove_const_t<T>>;
+
+}  // namespace mask
+
+}  // namespace bila::inline v0_1

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mask that is given by its gaps.
+#pragma once
+
+#include <bila/mask/concepts.hpp>
+
+#include <tuple>
+
+namespace bila::inline v0_1::mask {
+
+/// The gaps themselves: M_ij = exp(f_{j+1} + ... + f_i) below the diagonal, exp(b_{i+1} + ... + b_j) above it.
+///
+/// log_forward f, log_backward b: [B, H, L], log decay of gap t, between tokens t-1 and t, <= 0; -inf cuts; entry 0 is not used.
+/// Throws when a shape is not [B, H, L, 1] or a value in use is positive or NaN.
+template <class T>
+struct two_sided {
+  tensor_view<const T> forward_gaps, backward_gaps;  // [B, H, L, 1]
+
+  static constexpr gap gaps = gap::per_token;
+
+  double log_forward(index_t b, index_t h, index_t t) const { return forward_gaps(b, h, t, 0); }
+  double log_backward(index_t b, index_t h, index_t t) const { return backward_gaps(b, h, t, 0); }
+
+  complaint check(index_t B, index_t H, index_t L) const {
+    complaint wrong = detail::check_gates("log_forward", forward_gaps, B, H, L);
+    return wrong.empty() ? detail::check_gates("log_backward", backward_gaps, B, H, L) : wrong;
+  }
+  std::string parameter_of(direction way, index_t b, index_t h, index_t t) const {
+    return sentence(way == direction::forward ? "log_forward" : "log_backward", "[b = ", b, ", h = ", h, ", t = ", t, "]");
+  }
+  auto parameters() const { return std::tuple(forward_gaps, backward_gaps); }
+};
+
+template <class T, class U>
+two_sided(tensor_view<T>, tensor_view<U>) -> two_sided<std::remove_const_t<T>>;
+
+}  // namespace bila::inline v0_1::mask

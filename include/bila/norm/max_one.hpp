@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Division by the row sum where it exceeds one.
+#pragma once
+
+#include <bila/norm/none.hpp>
+
+namespace bila::inline v0_1::norm {
+
+/// y_i = N_i / max(|Z_i|, 1), N and Z with the score scale (RetNet's written form, mLSTM without stabiliser).
+/// Source: RetNet (arXiv 2307.08621), section 2.2.
+struct max_one {
+  static constexpr bool uses_row_sum = true;
+
+  template <class Real>
+  constexpr quotient<Real> operator()(Real Z, Real scale) const {
+    const Real scaled = scale * Z, size = scaled < 0 ? -scaled : scaled;
+    return {scale, size <= 1 ? Real(1) : size};  // a NaN row sum stays one
+  }
+};
+
+}  // namespace bila::inline v0_1::norm

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// No normaliser, and what a normaliser is.
+#pragma once
+
+#include <concepts>
+
+namespace bila::inline v0_1 {
+
+/// How a row leaves a form: y = factor N / divisor, with N unscaled; a divisor of zero gives y = 0.
+template <class Real>
+struct quotient {
+  Real factor, divisor;
+};
+
+/// A normaliser n(Z). From the unscaled row sum Z and the score scale s it gives the quotient that equals s N / n(s Z).
+template <class Norm>
+concept normaliser = requires(const Norm& norm, double x) {
+  { Norm::uses_row_sum } -> std::convertible_to<bool>;
+  { norm(x, x) } -> std::same_as<quotient<double>>;
+};
+
+namespace norm {
+
+/// y_i = N_i (Mamba-2, GLA, LION's language models).
+struct none {
+  static constexpr bool uses_row_sum = false;
+
+  template <class Real>
+  constexpr quotient<Real> operator()(Real, Real scale) const {
+    return {scale, Real(1)};
+  }
+};
+
+}  // namespace norm
+
+}  // namespace bila::inline v0_1

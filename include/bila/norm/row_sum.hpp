@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Division by the row sum.
+#pragma once
+
+#include <bila/error.hpp>
+#include <bila/norm/none.hpp>
+
+#include <cmath>
+
+namespace bila::inline v0_1::norm {
+
+/// y_i = N_i / (Z_i + eps), N and Z without the score scale, which therefore cancels; y_i = 0 where Z_i + eps = 0.
+///
+/// eps: added to the unscaled row sum, the same in every form; finite and >= 0, else throws. Linear transformers use 1e-6.
+/// Source: LION (arXiv 2502.16249), scaling by the row sum; Katharopoulos et al. (arXiv 2006.16236).
+struct row_sum {
+  double eps = 0;
+
+  static constexpr bool uses_row_sum = true;
+
+  template <class Real>
+  constexpr quotient<Real> operator()(Real Z, Real) const {
+    return {Real(1), Z + static_cast<Real>(eps)};
+  }
+
+  complaint check() const { return std::isfinite(eps) && eps >= 0 ? complaint() : sentence("eps = ", eps, ", it must be finite and >= 0"); }
+};
+
+}  // namespace bila::inline v0_1::norm

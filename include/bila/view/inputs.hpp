@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bundle {q, k, v} with what defines the operator besides mask and norm, and the checks that it passes once, at the door.
+#pragma once
+
+#include <bila/error.hpp>
+#include <bila/view/direction.hpp>
+#include <bila/view/overlap.hpp>
+#include <bila/view/segments.hpp>
+#include <bila/view/tensor_view.hpp>
+
+#include <cmath>
+#include <span>
+
+namespace bila::inline v0_1 {
+
+/// What attention reads.
+///
+///     [N_i, Z_i] = sum_j scale (q_i . k_j) M_ij [v_j, 1],   M_ii = diagonal
+///
+/// Shapes: q [B, Hq, L, Dk], k [B, Hk, L, Dk], v [B, Hv, L, Dv], feature-mapped already. With H the heads of the output, Hq, Hk
+/// and Hv each divide H, and head h reads head h / (H / Hx) of x. A stride of zero broadcasts.
+/// Source: LION (arXiv 2502.16249), the masked form Y = norm((Q K^T) o M) V.
+template <class T>
+struct inputs {
+  tensor_view<const T> q, k, v;
+  double scale = 1;                                    // of the scores
+  double diagonal = 1;                                 // weight of a token on itself: 1 LION, 2 an uncorrected double scan, 0 strict
+  bila::direction direction = bila::direction::both;
+  std::span<const index_t> offsets = {};               // packed segments [offsets[n], offsets[n+1]) of the one batch row
+  std::span<const index_t> lengths = {};               // valid tokens of each batch row; the rest is never read, and y = 0 there
+};
+
+template <class T>
+inputs(tensor_view<T>, tensor_view<T>, tensor_view<T>) -> inputs<std::remove_const_t<T>>;
+template <class T>
+inputs(tensor_view<T>, tensor_view<const T>, tensor_view<const T>) -> inputs<T>;
+
+/// The sizes of one call, all taken from the output, q and k.
+struct geometry {
+  index_t B, H, L, Lk, Dk, Dv;  // Lk, the length of k and v, differs from L in cross attention only
+};
+
+template <class T>
+geometry geometry_of(const inputs<T>& in, const tensor_view<T>& y) {
+  return {y.batches(), y.heads(), y.length(), in.k.length(), in.q.features(), in.v.features()};
+}
+
+namespace detail {
+
+template <class T>
+complaint check_view(const char* name, const tensor_view<T>& x) {
+  static constexpr const char* axes[] = {"batch", "head", "length", "feature"};
+  for (std::size_t axis = 0; axis < 4; ++axis)
+    if (x.extents[axis] < 0) return sentence(name, ": the extent of axis ", axes[axis], " is ", x.extents[axis], ", it must be >= 0");
+  if (x.data == nullptr && !x.empty())
+    return sentence(name, ": the data pointer is null but the shape is ", shape_in_words(x), ", which is not empty");
+  return {};
+}
+
+inline complaint check_divides(const char* name, index_t heads, index_t H) {
+  if (heads == H || (heads > 0 && H % heads == 0)) return {};
+  return sentence(name, " has ", heads, " heads, which do not divide the ", H, " heads of y");
+}
+
+inline complaint check_equal(const char* name, const char* axis, index_t found, const char* other, index_t wanted) {
+  if (found == wanted) return {};
+  return sentence(name, " has ", axis, " ", found, " but ", other, " has ", wanted);
+}
+
+template <class T>
+complaint check_shapes(const inputs<T>& in, const tensor_view<T>& y) {
+  const index_t B = y.batches(), H = y.heads(), L = y.length();
+  for (const complaint& wrong : {
+           check_equal("q", "batch size", in.q.batches(), "y", B),
+           check_equal("k", "batch size", in.k.batches(), "y", B),
+           check_equal("v", "batch size", in.v.batches(), "y", B),
+           check_divides("q", in.q.heads(), H),
+           check_divides("k", in.k.heads(), H),
+           check_divides("v", in.v.heads(), H),
+           check_equal("q", "length", in.q.length(), "y", L),
+           check_equal("v", "length", in.v.length(), "k", in.k.length()),
+           check_equal("k", "width", in.k.features(), "q", in.q.features()),
+           check_equal("y", "width", y.features(), "v", in.v.features()),
+       })
+    if (!wrong.empty()) return wrong;
+  return {};
+}
+
+template <class T>
+complaint check_offsets(const inputs<T>& in, index_t B, index_t L) {
+  const auto& offsets = in.offsets;
+  if (B != 1) return sentence("offsets: packed segments need a batch size of 1, it is ", B);
+  if (offsets.size() < 2) return sentence("offsets: needs at least 2 entries, it has ", offsets.size());
+  if (offsets.front() != 0) return sentence("offsets[0] = ", offsets.front(), ", it must be 0");
+  for (std::size_t n = 1; n < offsets.size(); ++n)
+    if (offsets[n] < offsets[n - 1])
+      return sentence("offsets[", n, "] = ", offsets[n], " is below offsets[", n - 1, "] = ", offsets[n - 1], ": they must not decrease");
+  if (offsets.back() != L)
+    return sentence("offsets[", offsets.size() - 1, "] = ", offsets.back(), ", the last one must be the length ", L);
+  return {};
+}
+
+template <class T>
+complaint check_lengths(const inputs<T>& in, index_t B, index_t L) {
+  if (!in.offsets.empty()) return sentence("lengths: both offsets and lengths are given, a call takes one of them");
+  if (static_cast<index_t>(in.lengths.size()) != B)
+    return sentence("lengths: has ", in.lengths.size(), " entries but the batch size is ", B);
+  for (std::size_t b = 0; b < in.lengths.size(); ++b)
+    if (in.lengths[b] < 0 || in.lengths[b] > L) return sentence("lengths[", b, "] = ", in.lengths[b], " is outside 0..", L);
+  return {};
+}
+
+}  // namespace detail
+
+/// Everything about q, k, v and y that can be wrong, in the order a reader would look; empty when nothing is.
+template <class T>
+complaint check(const inputs<T>& in, const tensor_view<T>& y) {
+  for (const complaint& wrong : {detail::check_view("q", in.q), detail::check_view("k", in.k), detail::check_view("v", in.v), detail::check_view("y", y)})
+    if (!wrong.empty()) return wrong;
+  if (const complaint wrong = detail::check_shapes(in, y); !wrong.empty()) return wrong;
+  if (!std::isfinite(in.scale)) return sentence("scale = ", in.scale, ", it must be finite");
+  if (!std::isfinite(in.diagonal)) return sentence("diagonal = ", in.diagonal, ", it must be finite");
+  if (!in.lengths.empty())
+    if (const complaint wrong = detail::check_lengths(in, y.batches(), y.length()); !wrong.empty()) return wrong;
+  if (!in.offsets.empty())
+    if (const complaint wrong = detail::check_offsets(in, y.batches(), y.length()); !wrong.empty()) return wrong;
+  if (y.empty()) return {};
+  if (detail::shares_memory_with_itself(y)) return sentence("y: two of its elements share memory (strides ", detail::strides_in_words(y), ")");
+  if (detail::may_overlap(y, in.q)) return sentence("y overlaps q in memory");
+  if (detail::may_overlap(y, in.k)) return sentence("y overlaps k in memory");
+  if (detail::may_overlap(y, in.v)) return sentence("y overlaps v in memory");
+  return {};
+}
+
+/// The segments that the inputs are cut into: packed ones, valid prefixes, or whole rows.
+template <class T>
+segments segments_of(const inputs<T>& in, const geometry& size) {
+  return {in.offsets, in.lengths, size.L};
+}
+
+}  // namespace bila::inline v0_1

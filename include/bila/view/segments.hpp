@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Segments: the ranges of tokens that see each other. Boundaries are data, never gates of a model (math: gaps of -inf both ways).
+#pragma once
+
+#include <bila/view/tensor_view.hpp>
+
+#include <span>
+
+namespace bila::inline v0_1 {
+
+/// Tokens [first, first + count) of one batch row.
+struct segment {
+  index_t first, count;
+};
+
+struct segments {
+  std::span<const index_t> offsets, lengths;
+  index_t L;
+
+  /// Segments per batch row.
+  index_t count() const { return offsets.empty() ? 1 : static_cast<index_t>(offsets.size()) - 1; }
+
+  segment operator()(index_t b, index_t n) const {
+    const auto at = static_cast<std::size_t>(n);
+    if (!offsets.empty()) return {offsets[at], offsets[at + 1] - offsets[at]};
+    if (!lengths.empty()) return {0, lengths[static_cast<std::size_t>(b)]};
+    return {0, L};
+  }
+};
+
+}  // namespace bila::inline v0_1
