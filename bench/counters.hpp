@@ -57,7 +57,7 @@ double flop(const bila::form::chunkwise& form, const shape& s) {
 
 template <class Mask>
 bool picks_full(const shape& s) {
-  return bila::form::automatic::prefers_full<Mask>({s.L, s.Dk, s.Dv}, bila::direction::both);
+  return bila::form::automatic::prefers_full<Mask>({s.L, s.Dk, s.Dv}, bila::direction::both, 1);
 }
 
 template <class Mask>

@@ -18,7 +18,7 @@ namespace bila::inline v0_1::form {
 /// q G in y, the forward one adds the rest and normalises; no state is stored.
 /// Source: LION (arXiv 2502.16249), the chunkwise form, with carried states as in Mamba-2 (arXiv 2405.21060).
 struct chunkwise {
-  index_t size = 64;  // tokens per chunk, >= 1
+  index_t size = 32;  // tokens per chunk, >= 1; within 5 % of the best at D = 32 to 128 (bench/chunk_size.bench.cpp)
 
   complaint check() const { return size >= 1 ? complaint() : sentence("chunkwise.size = ", size, ", it must be >= 1"); }
 
@@ -63,7 +63,7 @@ struct chunkwise {
     const head<T, Mask> x = columns_of(whole, part);
     if (x.v.width == 0) return;
     if constexpr (Mask::gaps == gap::none)
-      if (x.direction == direction::both) return global_state::run<Kernel>(x, norm, memory);
+      if (global_state::serves(x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, memory);
 
     scratch<Kernel, T> w(memory, {x.q.count, x.q.width, x.v.width}, std::min(size, x.q.count));
     switch (x.direction) {
