@@ -17,7 +17,7 @@ struct own_threads : bila::executor {
 };
 
 int main() {
-  constexpr bila::index_t B = 2, H = 4, L = 1024, D = 32;
+  constexpr bila::index_t B = 2, H = 4, L = 4096, D = 32;
   std::vector<float> q(B * H * L * D), k(q), v(q), log_decay{-0.5f, -0.1f, -0.02f, 0.0f};
   for (std::size_t n = 0; n < q.size(); ++n) {
     q[n] = 1.1f + std::sin(0.7f * static_cast<float>(n % 9973));
