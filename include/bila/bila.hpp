@@ -9,6 +9,7 @@
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/full.hpp>
 #include <bila/form/recurrent.hpp>
+#include <bila/gradient.hpp>
 #include <bila/kernel/eigen.hpp>
 #include <bila/kernel/reference.hpp>
 #include <bila/mask/all_ones.hpp>
@@ -22,4 +23,6 @@
 #include <bila/version.hpp>
 #include <bila/view/eigen.hpp>
 #include <bila/view/inputs.hpp>
+#include <bila/view/state.hpp>
+#include <bila/view/storage.hpp>
 #include <bila/view/tensor_view.hpp>

@@ -13,6 +13,14 @@
 //   divide(n, Dv, factor, divisor)     n = factor n / divisor                      one row
 //   transpose(kt, k)                   kt = k^T
 //
+// and, for gradients,
+//
+//   apply_transposed(N, A, q)          N += A^T q                                 (n, D) += (m, n)^T (m, D)
+//   outer(N, a, b)                     N_ij += a_i b_j
+//   gather(s, g, k, w)                 s = g s + k^T w                            (Dk)
+//   dots(z, a, b)                      z_i = a_i . b_i                            z in double
+//   inner(a, b)                        sum_ij a_ij b_ij                           in double
+//
 // z and s are null when no row sum is wanted. Sums run over the inner index in order, whatever the tile, the address or the number
 // of columns: the bits of an element of the result depend on the numbers that enter it and on nothing else.
 #pragma once
@@ -63,6 +71,11 @@ concept layer = requires(tile<Real> a, tile<const Real> b, Real* z, const Real* 
   Kernel::diagonal(z, z, g, r, r, index_t(), r, index_t());
   Kernel::divide(z, index_t(), g, g);
   Kernel::transpose(a, b);
+  Kernel::apply_transposed(a, b, b);
+  Kernel::outer(a, r, r);
+  Kernel::gather(z, g, b, r);
+  Kernel::dots(static_cast<double*>(nullptr), a, b);
+  { Kernel::inner(a, b) } -> std::convertible_to<double>;
 };
 
 constexpr index_t round_up(index_t n, index_t multiple) { return (n + multiple - 1) / multiple * multiple; }

@@ -117,6 +117,48 @@ struct reference {
     for (index_t d = 0; d < k.columns; ++d)
       for (index_t j = 0; j < k.rows; ++j) kt.row(d)[j] = k.row(j)[d];
   }
+
+  template <class Real>
+  static void apply_transposed(tile<Real> N, operand<Real> A, operand<Real> q) {
+    for (index_t j = 0; j < N.rows; ++j)
+      for (index_t d = 0; d < N.columns; ++d) {
+        wide<Real> sum = 0;
+        for (index_t i = 0; i < A.rows; ++i) sum += wide<Real>(A.row(i)[j]) * q.row(i)[d];
+        N.row(j)[d] += static_cast<Real>(sum);
+      }
+  }
+
+  template <class Real>
+  static void outer(tile<Real> N, const Real* a, const Real* b) {
+    for (index_t i = 0; i < N.rows; ++i)
+      for (index_t j = 0; j < N.columns; ++j) N.row(i)[j] += a[i] * b[j];
+  }
+
+  template <class Real>
+  static void gather(Real* s, Real g, operand<Real> k, const Real* w) {
+    for (index_t c = 0; c < k.columns; ++c) {
+      wide<Real> sum = 0;
+      for (index_t j = 0; j < k.rows; ++j) sum += wide<Real>(w[j]) * k.row(j)[c];
+      s[c] = static_cast<Real>(wide<Real>(g) * s[c] + sum);
+    }
+  }
+
+  template <class Real>
+  static void dots(double* z, tile<Real> a, operand<Real> b) {
+    for (index_t i = 0; i < a.rows; ++i) {
+      wide<Real> sum = 0;
+      for (index_t d = 0; d < a.columns; ++d) sum += wide<Real>(a.row(i)[d]) * b.row(i)[d];
+      z[i] = static_cast<double>(sum);
+    }
+  }
+
+  template <class Real>
+  static double inner(tile<Real> a, operand<Real> b) {
+    wide<Real> sum = 0;
+    for (index_t i = 0; i < a.rows; ++i)
+      for (index_t d = 0; d < a.columns; ++d) sum += wide<Real>(a.row(i)[d]) * b.row(i)[d];
+    return static_cast<double>(sum);
+  }
 };
 
 }  // namespace bila::inline v0_1::kernel
