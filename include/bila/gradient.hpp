@@ -44,6 +44,7 @@ namespace detail {
 struct scalar_gradients {
   double forward, backward, scale, diagonal;  // forward and backward: over all gaps
 };
+static_assert(sizeof(scalar_gradients) == 4 * sizeof(double));
 
 /// Heads that read or write one tensor together are one task's, so that sums have one order: this many tasks per batch row.
 template <class T>
@@ -110,7 +111,7 @@ complaint check_gradient_call(const cpu& backend, const Form& form, const Mask& 
     if (!words.empty()) return words;
   if (to.log_decay.data != nullptr) {
     if constexpr (has_log_decay<Mask, T>) {
-      const auto& parameter = std::get<0>(mask.parameters());
+      const auto parameter = std::get<0>(mask.parameters());
       if (to.log_decay.extents != parameter.extents)
         return sentence("gradients.log_decay has shape ", shape_in_words(to.log_decay), ", it must be ", shape_in_words(parameter));
     } else {
@@ -151,7 +152,7 @@ schedule plan_gradient(const cpu& backend, const Form& form, const inputs<T>& in
   s.tasks = size.B * size.H == 0 ? 0 : size.B * head_groups(in) * s.segments;
   s.slots = std::clamp<index_t>(s.tasks, 1, threads_of(backend));
   kernel::arena shared;
-  shared.numbers<kernel::reference, scalar_gradients>(size.B * size.H * s.segments);
+  shared.numbers<Kernel, double>(4 * size.B * size.H * s.segments);
   s.shared_bytes = shared.used();
   return s;
 }
@@ -241,7 +242,8 @@ void run_gradient_task(index_t task, kernel::arena memory, scalar_gradients* par
       }
 
     if (piece.count > 0) {
-      c.form.gradient().template run<Kernel>(head, g, c.norm, memory);
+      kernel::arena inside = memory;  // each head starts over
+      c.form.gradient().template run<Kernel>(head, g, c.norm, inside);
     } else {
       pass_on(g.final_forward, g.initial_forward);
       pass_on(g.final_backward, g.initial_backward);

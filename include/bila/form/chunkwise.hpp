@@ -96,7 +96,8 @@ struct chunkwise {
     const rows<Real> left = left_by_a_sweep(x, w.left);
     start(w.S, w.s, x.template initial<Way>());
 
-    bool scanned = false;  // the weights of a chunk that is nothing special
+    index_t scanned = 0;         // tokens of the chunk whose weights are at hand
+    bool scanned_inner = false;  // and whether it is one like any other
     for (index_t step = 0; step < chunks; ++step) {
       const index_t first = (Way == direction::forward ? step : chunks - 1 - step) * C, n = std::min(C, L - first);
       const auto q = kernel::elements(x.q.slice(first, n), w.q);               // (n, Dk)
@@ -106,10 +107,11 @@ struct chunkwise {
       Real* const z = Norm::uses_row_sum ? w.z + first : nullptr;
 
       const bool inner = first > 0 && first + n < L;
-      if (Mask::gaps == gap::per_token || !inner || !scanned) {
+      if (Mask::gaps == gap::per_token || !inner || !scanned_inner) {
         scan_border<Way>(x, first, n, w.lambda, w.border);
-        if (duty.dense) scan_block(x, first, w.M.top(n), w.lambda, w.row, step == 0 || !inner);
-        scanned = inner;
+        if (duty.dense) scan_block(x, first, w.M.top(n), w.lambda, w.row, n != scanned);
+        scanned = n;
+        scanned_inner = inner;
       }
       if (duty.other_left) {
         kernel::load(N, rows<const Real>(left.slice(first, n)));
@@ -132,7 +134,7 @@ struct chunkwise {
       else
         kernel::store(left.slice(first, n), N);
     }
-    keep(x.template final<Way>(), w.S, w.s);
+    keep(x.template final<Way>(), w.S, s);
   }
 };
 

@@ -127,6 +127,7 @@ struct chunkwise_gradient {
   void one_way(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, scratch<Kernel, Real>& w, keeping kept, duties duty) const {
     const index_t L = x.q.count, C = w.q.rows, chunks = (L + C - 1) / C;
     start(w.R, w.r, g.template final<Way>());
+    if (!Norm::uses_row_sum) std::fill_n(w.r, w.R.rows, Real(0));
     sweep_adjoint<Kernel, Way>(x, g, norm, w, {0, chunks, kept});
     keep(g.template initial<Way>(), w.R, w.r);
 

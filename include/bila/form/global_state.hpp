@@ -43,7 +43,7 @@ struct global_state {
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(first, n), w.v);  // (n, Dv)
       Kernel::accumulate(w.S, s, Real(1), k, w.ones, v, w.weighted);
     }
-    for (index_t c = 0; c < x.q.width; ++c) join_states(x, c, w.S.row(c), w.s[c]);
+    for (index_t c = 0; c < x.q.width; ++c) join_states(x, c, w.S.row(c), s == nullptr ? s : s + c);
 
     for (index_t first = 0; first < x.q.count; first += block) {
       const index_t n = std::min(block, x.q.count - first);
@@ -67,7 +67,7 @@ struct global_state {
   /// Row c of the state that all queries see: the tokens' own, and what comes before and after. Each final state is what lies on its
   /// side, the tokens included.
   template <class T, class Mask, class Real>
-  static void join_states(const head<T, Mask>& x, index_t c, Real* S, Real& s) {
+  static void join_states(const head<T, Mask>& x, index_t c, Real* S, Real* s) {
     const auto entering = [c](const head_state<const Real>& from, index_t d) {
       return from.S.data == nullptr ? Real(0) : static_cast<Real>(from.decay) * from.S(c, d);
     };
@@ -80,10 +80,11 @@ struct global_state {
       if (x.final_backward.S.data != nullptr) x.final_backward.S(c, d) = S[d] + after;
       S[d] += before + after;
     }
+    if (s == nullptr) return;
     const Real before = entering_sum(x.initial_forward), after = entering_sum(x.initial_backward);
-    if (x.final_forward.z.data != nullptr) x.final_forward.z(c, 0) = s + before;
-    if (x.final_backward.z.data != nullptr) x.final_backward.z(c, 0) = s + after;
-    s += before + after;
+    if (x.final_forward.z.data != nullptr) x.final_forward.z(c, 0) = *s + before;
+    if (x.final_backward.z.data != nullptr) x.final_backward.z(c, 0) = *s + after;
+    *s += before + after;
   }
 };
 

@@ -138,11 +138,11 @@ void start(kernel::tile<Real> S, Real* s, const head_state<const Real>& from) {
   for (index_t c = 0; c < S.rows; ++c) s[c] = from.z.data == nullptr ? Real(0) : from.z(c, 0);
 }
 
-/// The state that a sweep ends in, where it is wanted.
+/// The state that a sweep ends in, where it is wanted; s is null if the norm has no row sum.
 template <class Real>
 void keep(const head_state<Real>& to, kernel::tile<Real> S, const Real* s) {
   if (to.S.data != nullptr) kernel::store(to.S, S);
-  if (to.z.data != nullptr)
+  if (to.z.data != nullptr && s != nullptr)
     for (index_t c = 0; c < S.rows; ++c) to.z(c, 0) = s[c];
 }
 

@@ -109,7 +109,7 @@ struct recurrent {
       else
         kernel::store(left.slice(first, n), N);
     }
-    keep(x.template final<Way>(), w.S, w.s);
+    keep(x.template final<Way>(), w.S, s);
   }
 
   /// A given state crosses the gap between it and the sequence.
