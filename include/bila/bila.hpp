@@ -5,6 +5,8 @@
 #include <bila/attend.hpp>
 #include <bila/backend/cpu.hpp>
 #include <bila/error.hpp>
+#include <bila/feature.hpp>
+#include <bila/feature/maps.hpp>
 #include <bila/form/automatic.hpp>
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/full.hpp>
@@ -15,6 +17,7 @@
 #include <bila/mask/all_ones.hpp>
 #include <bila/mask/concepts.hpp>
 #include <bila/mask/fixed_decay.hpp>
+#include <bila/mask/gates.hpp>
 #include <bila/mask/selective_decay.hpp>
 #include <bila/mask/two_sided.hpp>
 #include <bila/norm/max_one.hpp>
