@@ -10,7 +10,7 @@ namespace bila::inline v0_1::form {
 /// full while its cost is below the linear form's, chunkwise from there on, forward and gradient each by its own cost:
 ///
 ///     forward, gaps:            full  iff  L < C + 4 Dk Dv / (Dk + Dv)     (C + 2 D at Dk = Dv = D)
-///     forward, none, both ways: full  iff  L <     2 Dk Dv / (Dk + Dv)     (D)
+///     forward, none, both ways: full  iff  L <     2 Dk Dv / (Dk + Dv)     (D; with diagonal weight 1)
 ///     gradient:                 full  iff  L < C + 10 Dk Dv / (3 Dk + 2 Dv)
 ///     pairwise only:            full;      states given: chunkwise
 ///
@@ -28,12 +28,12 @@ struct automatic {
 
   /// Whether a segment of this size is cheaper in the full form.
   template <class Mask>
-  static bool prefers_full(head_size size, direction way) {
+  static bool prefers_full(head_size size, direction way, double diagonal) {
     if constexpr (!gapped<Mask>) {
       return true;
     } else {
       const double Dk = static_cast<double>(size.Dk), Dv = static_cast<double>(size.Dv);
-      const bool one_state = Mask::gaps == gap::none && way == direction::both;
+      const bool one_state = Mask::gaps == gap::none && global_state::serves(way, diagonal);
       const double C = one_state ? 0 : static_cast<double>(linear.size);
       return (static_cast<double>(size.L) - C) * (Dk + Dv) < (one_state ? 2 : 4) * Dk * Dv;
     }
@@ -41,7 +41,7 @@ struct automatic {
 
   template <class Kernel, class T, class Mask, class Norm>
   void run(const head<T, Mask>& x, const Norm& norm, share part, kernel::arena& memory) const {
-    if (!x.has_states() && prefers_full<Mask>({x.k.count, x.q.width, x.v.width}, x.direction)) return full{}.run<Kernel>(x, norm, part, memory);
+    if (!x.has_states() && prefers_full<Mask>({x.k.count, x.q.width, x.v.width}, x.direction, x.diagonal)) return full{}.run<Kernel>(x, norm, part, memory);
     if constexpr (gapped<Mask>) linear.run<Kernel>(x, norm, part, memory);
   }
 

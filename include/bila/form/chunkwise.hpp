@@ -67,7 +67,7 @@ struct chunkwise {
     const head<T, Mask> x = columns_of(whole, part);
     if (x.v.width == 0) return;
     if constexpr (Mask::gaps == gap::none)
-      if (x.direction == direction::both) return global_state::run<Kernel>(x, norm, memory);
+      if (global_state::serves(x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, memory);
 
     scratch<Kernel, real_of<T>> w(memory, {x.q.count, x.q.width, x.v.width}, std::min(size, x.q.count), is_narrow<T>);
     switch (x.direction) {

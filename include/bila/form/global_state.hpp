@@ -7,8 +7,11 @@
 
 namespace bila::inline v0_1::form {
 
-/// T = K^T [V, 1],  [N, Z] = Q T + (diagonal - 1) (q . k) [v, 1]; O(L Dk Dv) time, O(Dk Dv) memory.
+/// T = K^T [V, 1],  [N, Z] = Q T; O(L Dk Dv) time, O(Dk Dv) memory.
 struct global_state {
+  /// Only with the diagonal weight 1: adding (diagonal - 1) (q . k) v would cancel where a token outweighs all others.
+  static bool serves(direction way, double diagonal) { return way == direction::both && diagonal == 1; }
+
   static constexpr index_t block = 64;  // tokens at a time
 
   template <class Kernel, class Real>
@@ -52,13 +55,6 @@ struct global_state {
       kernel::clear(N);
       std::fill_n(w.z, n, Real(0));
       Kernel::read(N, z, w.ones, q, w.S, s);
-      if (x.diagonal != 1) {
-        const auto k = kernel::elements(x.k.slice(first, n), w.k);  // (n, Dk)
-        const auto v = kernel::elements(x.v.slice(first, n), w.v);  // (n, Dv)
-        const Real extra = static_cast<Real>(x.diagonal - 1);
-        for (index_t i = 0; i < n; ++i)
-          Kernel::diagonal(N.row(i), z == nullptr ? z : z + i, extra, q.row(i), k.row(i), k.columns, v.row(i), v.columns);
-      }
       finish<Kernel>(x, first, N, z, norm);
     }
   }
