@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# The house rules, read off the text of the tree. `rules.py ROOT COMPILER FLAGS...` prints each breach and exits with 1 if there is one.
+# Before it judges the tree it judges small bad examples: a rule that finds nothing in its own example is broken.
+import pathlib
+import re
+import subprocess
+import sys
+
+MAX_HEADER_LINES = 450
+
+# What a header may include of bila: these folders or files, and its own folder.
+BASE = {"config", "error", "version"}
+MAY_INCLUDE = {
+    "version": set(),
+    "config": set(),
+    "error": {"config", "version"},
+    "view": BASE,
+    "mask": BASE | {"view"},
+    "norm": BASE | {"view"},
+    "kernel": BASE | {"view"},
+    "form": BASE | {"view", "mask", "norm", "kernel"},
+    "backend": BASE | {"view", "kernel"},
+}
+LAYERS = {"kernel/reference", "kernel/eigen"}  # chosen by the caller of attend, so nothing below it knows them, nor they each other
+SEES_EVERYTHING = {"attend", "bila"}
+MAY_INCLUDE_EIGEN = {"view/eigen", "kernel/eigen", "backend/pool"}
+MAY_DEFINE_MACROS = {"config", "version"}
+
+KEPT_AS_RECEIVED = {"tests/contract"}  # programs that must go on compiling byte for byte
+SOURCE_SUFFIXES = {".hpp", ".cpp", ".cmake", ".py", ".sh"}
+SOURCE_NAMES = {"CMakeLists.txt", "run"}
+PROSE_SUFFIXES = {".md", ".json", ".in", ".txt"}
+
+
+def without_comments(text):
+    text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m.group().count("\n"), text, flags=re.S)
+    return re.sub(r"//[^\n]*", "", text)
+
+
+def numbered(pattern, text):
+    """(line number, match) of every line of the text that the pattern is found in."""
+    return [(n, m) for n, line in enumerate(text.splitlines(), 1) if (m := re.search(pattern, line))]
+
+
+def header_breaches(name, text):
+    """`name` is relative to include/bila and without suffix: kernel/eigen."""
+    code = without_comments(text)
+    folder = name.split("/")[0]
+
+    for n, found in numbered(r'^\s*#\s*include\s*<bila/([\w/]+)\.hpp>', code):
+        target = found.group(1)
+        if name not in SEES_EVERYTHING and (target in LAYERS or target.split("/")[0] not in MAY_INCLUDE.get(folder, set()) | {folder}):
+            yield f"{n}: {name} must not include {target}"
+    for n, _ in numbered(r'^\s*#\s*include\s*"', code):
+        yield f'{n}: include bila\'s headers as <bila/...>'
+    if name not in MAY_INCLUDE_EIGEN:
+        for n, _ in numbered(r"<(unsupported/)?Eigen/|\bEigen::", code):
+            yield f"{n}: Eigen belongs in {', '.join(sorted(MAY_INCLUDE_EIGEN))} only"
+
+    for n, _ in numbered(r"\busing\s+namespace\b", code):
+        yield f"{n}: using namespace in a header"
+    for n, found in numbered(r"^\s*#\s*define\s+(\w+)", code):
+        if name not in MAY_DEFINE_MACROS:
+            yield f"{n}: macro {found.group(1)} outside config.hpp"
+    for n, _ in numbered(r"^\s*#\s*(ifdef|ifndef)\s+BILA_|^\s*#\s*(el)?if\b.*\bdefined\s*\(?\s*BILA_", code):
+        yield f"{n}: BILA_ macros are always defined: test their value with #if"
+
+    if "#pragma once" not in code:
+        yield "1: no #pragma once"
+    if (lines := text.count("\n")) > MAX_HEADER_LINES:
+        yield f"{lines}: a header of more than {MAX_HEADER_LINES} lines"
+
+
+def source_breaches(text):
+    lines = text.splitlines()
+    if not any("SPDX-License-Identifier: Apache-2.0" in line for line in lines[:2 if lines and lines[0].startswith("#!") else 1]):
+        yield "1: the first line is not the SPDX line"
+
+
+def text_breaches(text):
+    for n, found in numbered(r"\b(TO" r"DO|FIX" r"ME|X" r"XX)\b", text):
+        yield f"{n}: {found.group(1)}"
+    for n, found in numbered(r"(^|[\s\"'=(<])(/(home|root|work|Users)/)", text):
+        yield f"{n}: a path of one machine, {found.group(2)}"
+
+
+def macros_of(compiler, flags, includes):
+    answer = subprocess.run([compiler, "-std=c++20", "-dM", "-E", "-x", "c++", *flags, "-"], input=includes, text=True,
+                            capture_output=True)
+    if answer.returncode:
+        sys.exit(answer.stderr)
+    return set(re.findall(r"^#define (\w+)", answer.stdout, flags=re.M))
+
+
+def macro_breaches(compiler, flags, foreign_includes, own_include):
+    new = macros_of(compiler, flags, foreign_includes + own_include) - macros_of(compiler, flags, foreign_includes)
+    for macro in sorted(new):
+        if not macro.startswith("BILA_"):
+            yield f"macro {macro} leaks out of bila.hpp"
+
+
+def foreign_includes_of(headers):
+    """All but the intrinsics, which differ by processor and come with Eigen."""
+    found = {m.group() for text in headers.values() for _, m in numbered(r"^#include <(?!bila/)(?!\w*intrin\.h)[^>]+>", text)}
+    return "".join(f"{include}\n" for include in sorted(found))
+
+
+def check_the_rules(compiler, flags):
+    """Each example breaks one rule and must be found by it; the good one breaks none."""
+    good = "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n#include <bila/view/tensor_view.hpp>\n#if BILA_EXCEPTIONS\n#endif\n"
+    bad_headers = [
+        ("view/inputs", "#include <bila/mask/concepts.hpp>\n"),
+        ("mask/all_ones", "#include <bila/form/full.hpp>\n"),
+        ("form/full", "#include <bila/kernel/eigen.hpp>\n"),
+        ("form/full", "#include <bila/kernel/reference.hpp>\n"),
+        ("kernel/eigen", "#include <bila/kernel/reference.hpp>\n"),
+        ("backend/cpu", "#include <bila/kernel/eigen.hpp>\n"),
+        ("kernel/contract", "#include <bila/attend.hpp>\n"),
+        ("backend/cpu", "#include <bila/form/full.hpp>\n"),
+        ("error", "#include <bila/view/tensor_view.hpp>\n"),
+        ("form/full", '#include "head.hpp"\n'),
+        ("form/full", "#include <Eigen/Core>\n"),
+        ("mask/concepts", "Eigen::MatrixXf x;\n"),
+        ("form/full", "  using namespace std;\n"),
+        ("form/full", "#define HELPER 1\n"),
+        ("error", "#ifdef BILA_EXCEPTIONS\n#endif\n"),
+        ("error", "#if defined(BILA_EXCEPTIONS)\n#endif\n"),
+        ("error", "\n" * MAX_HEADER_LINES),
+    ]
+    broken = [f"no breach found in {name}: {text!r}" for name, text in bad_headers if not list(header_breaches(name, good + text))]
+    if not list(header_breaches("form/full", good.replace("#pragma once", "// #pragma once"))):
+        broken.append("a missing #pragma once is not found")
+    if not list(source_breaches("#pragma once\n" + good)):
+        broken.append("a missing SPDX line is not found")
+    bad_texts = ["// TO" + "DO: later", "see /ho" + "me/someone/notes", 'path = "/wo' + 'rk/x"', "FIX" + "ME"]
+    broken += [f"no breach found in {text!r}" for text in bad_texts if not list(text_breaches(text))]
+    if not list(macro_breaches(compiler, flags, "#include <vector>\n", "#define LEAKED 1\n")):
+        broken.append("a leaked macro is not found")
+
+    innocent = [*header_breaches("form/full", good + "// using namespace std, <Eigen/Core>\n"), *source_breaches(good), *text_breaches(good),
+                *header_breaches("kernel/eigen", good + "#include <Eigen/Core>\n#include <bila/kernel/contract.hpp>\n"),
+                *macro_breaches(compiler, flags, "#include <vector>\n", "#include <vector>\n#define BILA_FINE 1\n")]
+    return broken + [f"a breach found where there is none: {breach}" for breach in innocent]
+
+
+def main(root, compiler, *flags):
+    if broken := check_the_rules(compiler, flags):
+        sys.exit("The rules themselves are broken:\n" + "\n".join(broken))
+
+    breaches = []
+    include = root / "include"
+    headers = {path: path.read_text() for path in sorted(include.rglob("*.hpp"))}
+    for path, text in headers.items():
+        name = path.relative_to(include / "bila").with_suffix("").as_posix()
+        breaches += [f"{path.relative_to(root)}:{breach}" for breach in header_breaches(name, text)]
+    for folder in ("include", "tests", "bench", "examples", "cmake", ".ci", "."):
+        for path in sorted((root / folder).glob("*" if folder == "." else "**/*")):
+            is_source = path.suffix in SOURCE_SUFFIXES or path.name in SOURCE_NAMES
+            if not path.is_file() or not (is_source or path.suffix in PROSE_SUFFIXES):
+                continue
+            text = path.read_text()
+            needs_licence = is_source and path.parent.relative_to(root).as_posix() not in KEPT_AS_RECEIVED
+            found = [*text_breaches(text), *(source_breaches(text) if needs_licence else [])]
+            breaches += [f"{path.relative_to(root)}:{breach}" for breach in found]
+    breaches += macro_breaches(compiler, flags, foreign_includes_of(headers), "#include <bila/bila.hpp>\n")
+
+    print("\n".join(breaches) or f"{len(headers)} headers, no breach")
+    sys.exit(1 if breaches else 0)
+
+
+main(pathlib.Path(sys.argv[1]), *sys.argv[2:])

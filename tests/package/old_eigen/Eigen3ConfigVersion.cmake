@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+set(PACKAGE_VERSION 3.3.9)
+set(PACKAGE_VERSION_COMPATIBLE FALSE)
