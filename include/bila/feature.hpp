@@ -6,6 +6,7 @@
 #include <bila/feature/maps.hpp>
 #include <bila/kernel/reference.hpp>
 
+#include <type_traits>
 #include <utility>
 
 namespace bila::inline v0_1 {
@@ -39,7 +40,7 @@ inline namespace BILA_RAISING {
 ///
 /// Shapes: x [B, H, L, d], phi [B, H, L, map.width(d)]. Throws std::invalid_argument when they disagree or the two overlap.
 template <feature::map Map, class T>
-void features(const cpu& backend, const Map& map, const tensor_view<const T>& x, const tensor_view<T>& phi) {
+void features(const cpu& backend, const Map& map, const std::type_identity_t<tensor_view<const T>>& x, const tensor_view<T>& phi) {
   using Real = real_of<T>;
   complaint wrong = detail::check_map(map, "x", x, "phi", phi);
   if (wrong.empty()) wrong = detail::check_overlaps({{"phi", detail::footprint(phi)}}, {{"x", detail::footprint(x)}});
@@ -60,8 +61,8 @@ void features(const cpu& backend, const Map& map, const tensor_view<const T>& x,
 /// dx = (d phi / dx)^T dphi, row by row. Shapes: x and dx [B, H, L, d], dphi [B, H, L, map.width(d)]; dx is overwritten.
 /// Throws std::invalid_argument when they disagree, or dx overlaps x or dphi.
 template <feature::map Map, class T>
-void features_gradient(const cpu& backend, const Map& map, const tensor_view<const T>& x, const tensor_view<const T>& dphi,
-                       const tensor_view<T>& dx) {
+void features_gradient(const cpu& backend, const Map& map, const std::type_identity_t<tensor_view<const T>>& x,
+                       const std::type_identity_t<tensor_view<const T>>& dphi, const tensor_view<T>& dx) {
   using Real = real_of<T>;
   complaint wrong = detail::check_map(map, "x", x, "dphi", dphi);
   if (wrong.empty()) wrong = detail::check_map(feature::identity{}, "x", x, "dx", dx);

@@ -45,7 +45,6 @@ struct chunkwise_gradient {
           k(memory.padded<Kernel, Real>(C, head.Dk)),
           dq(memory.padded<Kernel, Real>(C, head.Dk)),
           dk(memory.padded<Kernel, Real>(C, head.Dk)),
-          X(memory.padded<Kernel, Real>(C, head.Dk)),
           v(memory.padded<Kernel, Real>(C, head.Dv)),
           dv(memory.padded<Kernel, Real>(C, head.Dv)),
           dN(memory.padded<Kernel, Real>(C, head.Dv)),
@@ -72,7 +71,7 @@ struct chunkwise_gradient {
           inside(memory.numbers<Kernel, Real>(kept.chunks * adjoint_size)),
           ends(memory.numbers<Kernel, Real>(kept.spans * adjoint_size)) {}
 
-    kernel::tile<Real> q, k, dq, dk, X;        // (C, Dk)
+    kernel::tile<Real> q, k, dq, dk;           // (C, Dk)
     kernel::tile<Real> v, dv, dN, weighted;    // (C, Dv), weighted is for either width
     kernel::tile<Real> kt, vt;                 // (Dk, C) (Dv, C)
     kernel::tile<Real> P, G, M;                // (C, C) scores, their adjoint, mask
@@ -179,7 +178,7 @@ struct chunkwise_gradient {
     const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, n), w.q);        // (n, Dk)
     const auto k = kernel::whole_packets<Kernel>(x.k.slice(at.first, n), w.k);        // (n, Dk)
     const auto v = kernel::whole_packets<Kernel>(x.v.slice(at.first, n), w.v);        // (n, Dv)
-    const auto dq = w.dq.top(n), dk = w.dk.top(n), X = w.X.top(n);                    // (n, Dk)
+    const auto dq = w.dq.top(n), dk = w.dk.top(n);                                    // (n, Dk)
     const auto dv = w.dv.top(n), dN = w.dN.top(n);                                    // (n, Dv)
     const double scale = through_norm<Kernel>(x, g, at.first, dN, w.dZ, dv, norm);
     if (duty.dense) g.scale += scale;
