@@ -78,10 +78,10 @@ struct recurrent {
   void sweep(const head<T, Mask>& x, const Norm& norm, scratch<Kernel, Real>& w, duties duty) const {
     const index_t L = x.q.count, blocks = (L + block - 1) / block;
     Real* const s = Norm::uses_row_sum ? w.s : nullptr;
-    kernel::carried_decay<Real> carried;
+    kernel::held_decay state;
     const rows<Real> left = left_by_a_sweep(x, w.left);
     start(w.S, w.s, x.template initial<Way>());
-    enter(w.S, w.s, static_cast<Real>(x.template initial<Way>().decay));
+    scale(w.S, w.s, static_cast<Real>(x.template initial<Way>().decay));  // a given state crosses the gap before the sequence
 
     for (index_t turn = 0; turn < blocks; ++turn) {
       const index_t first = (Way == direction::forward ? turn : blocks - 1 - turn) * block, n = std::min(block, L - first);
@@ -99,22 +99,23 @@ struct recurrent {
       for (index_t m = 0; m < n; ++m) {
         const index_t i = Way == direction::forward ? m : n - 1 - m;
         const index_t t = Way == direction::forward ? first + i + 1 : first + i;  // the gap by which the state leaves token i
-        const Real decay = t == 0 || t == L ? Real(1) : carried(x.mask.template decay<Way>(t));
+        const Real read = static_cast<Real>(state.held()), write = static_cast<Real>(1 / state.held());
+        const Real settle = static_cast<Real>(state.decay(t == 0 || t == L ? 1.0 : x.mask.template decay<Way>(t)));
         Real* const z_i = z == nullptr ? z : z + i;
         if (duty.last) Kernel::diagonal(N.row(i), z_i, static_cast<Real>(x.diagonal), q.row(i), k.row(i), k.columns, v.row(i), v.columns);
-        Kernel::step(N.row(i), z_i, q.row(i), w.S, s, decay, k.row(i), v.row(i));
+        Kernel::step(N.row(i), z_i, read, q.row(i), w.S, s, settle, write, k.row(i), v.row(i));
       }
       if (duty.last)
         finish<Kernel>(x, first, N, z, norm);
       else
         kernel::store(left.slice(first, n), N);
     }
+    scale(w.S, w.s, static_cast<Real>(state.held()));
     keep(x.template final<Way>(), w.S, s);
   }
 
-  /// A given state crosses the gap between it and the sequence.
   template <class Real>
-  static void enter(kernel::tile<Real> S, Real* s, Real decay) {
+  static void scale(kernel::tile<Real> S, Real* s, Real decay) {
     for (index_t n = 0; n < S.rows * S.stride; ++n) S.data[n] *= decay;
     for (index_t c = 0; c < S.rows; ++c) s[c] *= decay;
   }

@@ -8,7 +8,7 @@
 //   apply(N, A, v)                     N += A v                                   (m, Dv) += (m, n) (n, Dv)
 //   read(N, z, r, q, S, s)             N_i += r_i q_i S,  z_i += r_i q_i . s       the state S (Dk, Dv) and its row sums s (Dk)
 //   accumulate(S, s, g, k, w, v, x)    S = g S + (w o k)^T v,  s = g s + k^T w     x: room for w o k
-//   step(n, z, q, S, s, g, k, v)       n += q S,  z += q . s,  S = g (S + k v^T),  s = g (s + k)      one token
+//   step(n, z, r, q, S, s, g, w, k, v) n += r q S,  z += r q . s,  S = g (S + w k v^T),  s = g (s + w k)      one token
 //   diagonal(n, z, w, q, k, Dk, v, Dv) n += w (q . k) v,  z += w (q . k)           one token on itself
 //   divide(n, Dv, factor, divisor)     n = factor n / divisor                      one row
 //   transpose(kt, k)                   kt = k^T
@@ -67,7 +67,7 @@ concept layer = requires(tile<Real> a, tile<const Real> b, Real* z, const Real* 
   Kernel::apply(a, b, b);
   Kernel::read(a, z, r, b, b, r);
   Kernel::accumulate(a, z, g, b, r, b, a);
-  Kernel::step(z, z, r, a, z, g, r, r);
+  Kernel::step(z, z, g, r, a, z, g, g, r, r);
   Kernel::diagonal(z, z, g, r, r, index_t(), r, index_t());
   Kernel::divide(z, index_t(), g, g);
   Kernel::transpose(a, b);

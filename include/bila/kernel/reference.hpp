@@ -84,18 +84,18 @@ struct reference {
   }
 
   template <class Real>
-  static void step(Real* n, Real* z, const Real* q, tile<Real> S, Real* s, Real g, const Real* k, const Real* v) {
+  static void step(Real* n, Real* z, Real r, const Real* q, tile<Real> S, Real* s, Real g, Real w, const Real* k, const Real* v) {
     for (index_t d = 0; d < S.columns; ++d) {
       wide<Real> sum = 0;
       for (index_t c = 0; c < S.rows; ++c) sum += wide<Real>(q[c]) * S.row(c)[d];
-      n[d] += static_cast<Real>(sum);
-      for (index_t c = 0; c < S.rows; ++c) S.row(c)[d] = static_cast<Real>(g * (S.row(c)[d] + wide<Real>(k[c]) * v[d]));
+      n[d] += static_cast<Real>(r * sum);
+      for (index_t c = 0; c < S.rows; ++c) S.row(c)[d] = static_cast<Real>(g * (S.row(c)[d] + wide<Real>(w) * k[c] * v[d]));
     }
     if (z == nullptr) return;
     wide<Real> sum = 0;
     for (index_t c = 0; c < S.rows; ++c) sum += wide<Real>(q[c]) * s[c];
-    *z += static_cast<Real>(sum);
-    for (index_t c = 0; c < S.rows; ++c) s[c] = static_cast<Real>(g * (wide<Real>(s[c]) + k[c]));
+    *z += static_cast<Real>(r * sum);
+    for (index_t c = 0; c < S.rows; ++c) s[c] = static_cast<Real>(g * (s[c] + wide<Real>(w) * k[c]));
   }
 
   template <class Real>

@@ -24,7 +24,7 @@ namespace bila::inline v0_1 {
 /// Source: LION (arXiv 2502.16249), the masked form Y = norm((Q K^T) o M) V.
 template <class T>
 struct inputs {
-  tensor_view<const T> q, k, v;
+  tensor_view<const T> q{}, k{}, v{};
   double scale = 1;                                    // of the scores
   double diagonal = 1;                                 // weight of a token on itself: 1 LION, 2 an uncorrected double scan, 0 strict
   bila::direction direction = bila::direction::both;
@@ -34,10 +34,8 @@ struct inputs {
   state<const real_of<T>> initial_backward = {};       // what comes after its last
 };
 
-template <class T>
-inputs(tensor_view<T>, tensor_view<T>, tensor_view<T>) -> inputs<std::remove_const_t<T>>;
-template <class T>
-inputs(tensor_view<T>, tensor_view<const T>, tensor_view<const T>) -> inputs<T>;
+template <class T, class U, class V>
+inputs(tensor_view<T>, tensor_view<U>, tensor_view<V>) -> inputs<std::remove_const_t<T>>;
 
 /// What attention writes. Only y is required: an empty view is not written.
 ///

@@ -67,26 +67,32 @@ inline bool shares_memory_with_itself(const footprint& x) {
   return false;
 }
 
-/// False only if the two provably share no byte: their ranges are apart, or they are interleaved like q, k and v in one packed
-/// buffer, where all strides but the feature's have a common divisor and the rows lie apart within it.
+/// Whether the blocks that the strides of at most `limit` bytes span lie apart within the common divisor of all longer strides.
+inline bool interleaved(const footprint& x, const footprint& y, index_t limit) {
+  index_t period = 0;
+  const auto block = [&period, limit](footprint view) {
+    for (std::size_t axis = 0; axis < 4; ++axis) {
+      if (view.extents[axis] <= 1 || std::abs(view.strides[axis]) <= limit) continue;
+      period = std::gcd(period, view.strides[axis]);
+      view.extents[axis] = 1;
+    }
+    return addresses_of(view);
+  };
+  const address_range a = block(x), b = block(y);
+  if (period == 0) return false;
+  const index_t distance = ((b.first - a.first) % period + period) % period;  // from a block of x up to the next of y
+  return distance >= a.last - a.first && period - distance >= b.last - b.first;
+}
+
+/// False only if the two provably share no byte: their ranges are apart, or they are interleaved like q, k and v in one packed buffer.
 inline bool may_overlap(const footprint& x, const footprint& y) {
   if (x.empty() || y.empty()) return false;
   const address_range a = addresses_of(x), b = addresses_of(y);
   if (a.last <= b.first || b.last <= a.first) return false;
-
-  index_t period = 0;
-  for (std::size_t axis = 0; axis < 3; ++axis) {
-    if (x.extents[axis] > 1) period = std::gcd(period, x.strides[axis]);
-    if (y.extents[axis] > 1) period = std::gcd(period, y.strides[axis]);
-  }
-  if (period == 0) return true;
-  const auto one_row = [](footprint view) {
-    view.extents = {1, 1, 1, view.extents[3]};
-    return addresses_of(view);
-  };
-  const address_range p = one_row(x), q = one_row(y);
-  const index_t distance = (((q.first - p.first) % period) + period) % period;  // from a row of x up to the next row of y
-  return distance < p.last - p.first || period - distance < q.last - q.first;
+  for (const footprint* view : {&x, &y})
+    for (const index_t stride : view->strides)
+      if (interleaved(x, y, std::abs(stride))) return false;
+  return true;
 }
 
 /// A tensor of a call and its name in the error.
