@@ -46,24 +46,26 @@ namespace detail {
 template <class Form, class Mask>
 concept accepts = gapped<Mask> || (pairwise<Mask> && (std::same_as<Form, form::full> || std::same_as<Form, form::automatic>));
 
-/// What the work is cut into. Nothing of the result depends on it.
-struct schedule {
-  index_t segments, shares, tasks, slots;
-  std::size_t bytes_per_slot;
-};
-
-template <class Kernel, class Form, class T>
-schedule plan(const cpu& backend, const Form& form, const inputs<T>& in, const tensor_view<T>& y) {
-  const geometry size = geometry_of(in, y);
+/// The longest segment of a call.
+template <class T>
+form::head_size largest_head(const inputs<T>& in, const geometry& size) {
   const segments pieces = segments_of(in, size);
   form::head_size largest{0, size.Dk, size.Dv};
   for (index_t b = 0; b < size.B; ++b)
     for (index_t n = 0; n < pieces.count(); ++n) largest.L = std::max(largest.L, pieces(b, n).count);
+  return largest;
+}
+
+template <class Kernel, class Form, class T>
+schedule plan(const cpu& backend, const Form& form, const inputs<T>& in, const outputs<T>& out) {
+  const geometry size = geometry_of(in, out.y);
+  const form::head_size largest = largest_head(in, size);
 
   // One share a head unless some threads would be left idle: shares of a head repeat its scores.
-  const index_t threads = threads_of(backend), heads = size.B * size.H * pieces.count();
-  const bool enough = heads % threads == 0 || heads >= 4 * threads;
-  schedule s{pieces.count(), enough ? 1 : form.shares(largest, threads), 0, 0, 0};
+  const index_t threads = threads_of(backend), heads = size.B * size.H * segments_of(in, size).count();
+  // A final state may be the initial one's memory, so one share reads and writes it.
+  const bool enough = heads % threads == 0 || heads >= 4 * threads || out.final_forward.given() || out.final_backward.given();
+  schedule s{segments_of(in, size).count(), enough ? 1 : form.shares(largest, threads), 0, 0, 0, 0};
   s.tasks = heads * s.shares;
   s.slots = std::clamp<index_t>(s.tasks, 1, threads);
   kernel::arena counter;
@@ -105,9 +107,9 @@ complaint check_gaps(const Mask& mask, const inputs<T>& in, const geometry& size
   return {};
 }
 
+/// Shapes, values, and whether the mask has a meaning for keys that are not the queries' tokens.
 template <class Mask, class T>
-complaint check_mask(const Mask& mask, const inputs<T>& in, const tensor_view<T>& y) {
-  const geometry size = geometry_of(in, y);
+complaint check_mask(const Mask& mask, const inputs<T>& in, const geometry& size) {
   if (size.Lk != size.L) {
     const char* const why = !orders_tokens<Mask>                  ? nullptr
                             : gapped<Mask>                        ? "a mask with decay"
@@ -119,46 +121,132 @@ complaint check_mask(const Mask& mask, const inputs<T>& in, const tensor_view<T>
   }
   if constexpr (checks_itself<Mask>)
     if (complaint wrong = mask.check(size.B, size.H, size.L); !wrong.empty()) return wrong;
-  if constexpr (has_parameters<Mask>)
-    if (std::apply([&y](const auto&... gates) { return (may_overlap(y, gates) || ...); }, mask.parameters()))
-      return sentence("y overlaps the gates of the mask in memory");
   return check_gaps(mask, in, size);
+}
+
+template <class T, class Mask>
+complaint check_gates_apart(const char* name, const tensor_view<T>& out, const Mask& mask) {
+  if constexpr (has_parameters<Mask>)
+    if (std::apply([&out](const auto&... gates) { return (may_overlap(footprint(out), footprint(gates)) || ...); }, mask.parameters()))
+      return sentence(name, " overlaps the gates of the mask in memory");
+  return {};
+}
+
+/// A state needs a form that has it, a direction that looks there, and row sums if the norm does.
+template <class Form, class T>
+complaint check_state_use(const char* name, const state<T>& x, direction looks, direction opposite, bool uses_row_sum) {
+  if (!x.given()) return {};
+  if constexpr (std::same_as<Form, form::full>) return sentence(name, " is given, but form::full carries no state: recurrent and chunkwise do");
+  if (looks == opposite) return sentence(name, " is given, but the direction of the call does not look there");
+  if (uses_row_sum && x.z.data == nullptr) return sentence(name, ".z is missing, and the norm uses the row sum");
+  if (x.log_decay.data != nullptr)
+    for (index_t n = 0; n < x.log_decay.batches(); ++n)
+      for (index_t h = 0; h < x.log_decay.heads(); ++h)
+        if (!(x.log_decay(n, h, 0, 0) <= 1e-6) && std::is_const_v<T>)
+          return sentence(name, ".log_decay[n = ", n, ", h = ", h, "] = ", x.log_decay(n, h, 0, 0), ", a log decay must be <= 0");
+  return {};
+}
+
+template <class Form, class T>
+complaint check_states(const inputs<T>& in, const outputs<T>& out, bool uses_row_sum) {
+  for (const complaint& wrong : {
+           check_state_use<Form>("initial_forward", in.initial_forward, in.direction, direction::backward, uses_row_sum),
+           check_state_use<Form>("initial_backward", in.initial_backward, in.direction, direction::forward, uses_row_sum),
+           check_state_use<Form>("final_forward", out.final_forward, in.direction, direction::backward, uses_row_sum),
+           check_state_use<Form>("final_backward", out.final_backward, in.direction, direction::forward, uses_row_sum),
+       })
+    if (!wrong.empty()) return wrong;
+  return {};
 }
 
 /// All that can be wrong with a call.
 template <class Kernel, class Form, class Mask, class Norm, class T>
-complaint check_call(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const tensor_view<T>& y) {
+complaint check_call(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
   complaint wrong = check(backend);
   if constexpr (requires { form.check(); })
     if (wrong.empty()) wrong = form.check();
   if constexpr (requires { norm.check(); })
     if (wrong.empty()) wrong = norm.check();
-  if (wrong.empty()) wrong = check(in, y);
-  if (wrong.empty()) wrong = check_mask(mask, in, y);
+  if (wrong.empty()) wrong = check(in, out);
+  if (wrong.empty()) wrong = check_states<Form>(in, out, Norm::uses_row_sum);
+  if (wrong.empty()) wrong = check_mask(mask, in, geometry_of(in, out.y));
+  if (wrong.empty()) wrong = check_gates_apart("y", out.y, mask);
   if (!wrong.empty() || backend.workspace.empty()) return wrong;
-  const schedule s = plan<Kernel>(backend, form, in, y);
-  if (const std::size_t bytes = bytes_for(s.slots, s.bytes_per_slot); backend.workspace.size() < bytes)
-    return sentence("cpu.workspace has ", backend.workspace.size(), " bytes, this call needs ", bytes);
-  return {};
+  const schedule s = plan<Kernel>(backend, form, in, out);
+  return check_workspace(backend, s);
+}
+
+/// One head's part of a state.
+template <class Real>
+form::head_state<Real> head_state_of(const state<Real>& x, index_t sequence, index_t h) {
+  form::head_state<Real> part;
+  if (x.S.data != nullptr) part.S = head_rows(x.S, sequence, h, 0, x.S.length());
+  if (x.z.data != nullptr) part.z = head_rows(x.z, sequence, h, 0, x.z.length());
+  if (x.log_decay.data != nullptr) part.decay = std::exp(std::min(0.0, static_cast<double>(x.log_decay(sequence, h, 0, 0))));
+  return part;
+}
+
+/// A state passes an empty sequence as it is.
+template <class Real>
+void pass_on(const form::head_state<const Real>& from, const form::head_state<Real>& to) {
+  const auto copy = [](const rows<const Real>& source, const rows<Real>& target) {
+    if (target.data == nullptr) return;
+    for (index_t c = 0; c < target.count; ++c)
+      for (index_t d = 0; d < target.width; ++d) target(c, d) = source.data == nullptr ? Real(0) : source(c, d);
+  };
+  copy(from.S, to.S);
+  copy(from.z, to.z);
+}
+
+/// Rows of x that head h of batch row b has in one segment. Heads of y share those of x in contiguous groups.
+template <class T>
+rows<T> rows_of(const tensor_view<T>& x, const geometry& size, index_t b, index_t h, const segment& piece) {
+  return head_rows(x, b, h / (size.H / x.heads()), piece.first, piece.count);
+}
+
+/// What a form reads of segment n of head h of batch row b; what it writes is still to be set.
+template <class Mask, class T>
+form::head<T, Mask> head_of(index_t b, index_t h, index_t n, const Mask& mask, const inputs<T>& in, const geometry& size) {
+  const segments pieces = segments_of(in, size);
+  const segment queries = pieces(b, n), keys = size.Lk == size.L ? queries : segment{0, size.Lk};
+  const index_t sequence = b * pieces.count() + n;
+  form::head<T, Mask> head;
+  head.q = rows_of(in.q, size, b, h, queries);
+  head.k = rows_of(in.k, size, b, h, keys);
+  head.v = rows_of(in.v, size, b, h, keys);
+  head.mask = {&mask, b, h, queries.first};
+  head.scale = in.scale;
+  head.diagonal = in.diagonal;
+  head.direction = in.direction;
+  head.initial_forward = head_state_of(in.initial_forward, sequence, h);
+  head.initial_backward = head_state_of(in.initial_backward, sequence, h);
+  return head;
 }
 
 /// One share of one segment of one head.
 template <class Kernel, class Form, class Mask, class Norm, class T>
 void run_task(index_t task, kernel::arena memory, const schedule& s, const Form& form, const Mask& mask, const Norm& norm,
-              const inputs<T>& in, const tensor_view<T>& y) {
-  const geometry size = geometry_of(in, y);
+              const inputs<T>& in, const outputs<T>& out) {
   const index_t share = task % s.shares, n = task / s.shares % s.segments;
-  const index_t h = task / s.shares / s.segments % size.H, b = task / s.shares / s.segments / size.H;
+  const index_t h = task / s.shares / s.segments % out.y.heads(), b = task / s.shares / s.segments / out.y.heads();
+  const geometry size = geometry_of(in, out.y);
   const segment piece = segments_of(in, size)(b, n);
-  const auto rows_of = [&](const auto& x, index_t count) { return head_rows(x, b, h / (size.H / x.heads()), piece.first, count); };
-
-  const index_t keys = size.Lk == size.L ? piece.count : size.Lk;
-  const form::head<T, Mask> head{rows_of(in.q, piece.count), rows_of(in.k, keys), rows_of(in.v, keys), rows_of(y, piece.count),
-                                 {&mask, b, h, piece.first}, in.scale, in.diagonal, in.direction};
-  if (head.q.count > 0) form.template run<Kernel>(head, norm, {share, s.shares}, memory);
+  form::head<T, Mask> head = head_of(b, h, n, mask, in, size);
+  head.y = rows_of(out.y, size, b, h, piece);
+  if (out.row_sum.data != nullptr) head.row_sum = rows_of(out.row_sum, size, b, h, piece);
+  head.final_forward = head_state_of(out.final_forward, b * s.segments + n, h);
+  head.final_backward = head_state_of(out.final_backward, b * s.segments + n, h);
+  if (head.q.count > 0) {
+    form.template run<Kernel>(head, norm, {share, s.shares}, memory);
+  } else if (share == 0) {
+    pass_on(head.initial_forward, head.final_forward);
+    pass_on(head.initial_backward, head.final_backward);
+  }
   if (in.lengths.empty() || share != 0) return;
-  for (index_t l = piece.count; l < size.L; ++l)
-    for (index_t d = 0; d < size.Dv; ++d) y(b, h, l, d) = T(0);
+  for (index_t l = head.q.count; l < out.y.length(); ++l) {
+    for (index_t d = 0; d < out.y.features(); ++d) out.y(b, h, l, d) = T(0);
+    if (out.row_sum.data != nullptr) out.row_sum(b, h, l, 0) = 0;
+  }
 }
 
 }  // namespace detail
@@ -179,41 +267,51 @@ inline namespace BILA_RAISING {
 ///
 ///     [N_i, Z_i] = sum_j scale (q_i . k_j) M_ij [v_j, 1],   y_i = N_i / n(Z_i)
 ///
-/// Shapes: see `inputs`; y [B, H, L, Dv]. All forms give the same numbers up to rounding; a form gives the same bits for every number
-/// of threads, place in the batch, memory layout and repetition. Inputs are not changed; y must not overlap them. Nothing is
-/// allocated once the workspace has grown to the largest call.
-/// Throws std::invalid_argument naming the argument, the place and the value, before y is touched.
+/// Shapes: see `inputs` and `outputs`. All forms give the same numbers up to rounding; a form gives the same bits for every number of
+/// threads, place in the batch, memory layout and repetition. Inputs are not changed; y must not overlap them. Nothing is allocated
+/// once the workspace has grown to the largest call. 16-bit tensors are computed in float and rounded once.
+/// Throws std::invalid_argument naming the argument, the place and the value, before anything is written.
 /// Source: LION (arXiv 2502.16249).
 template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
-void attend(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const tensor_view<T>& y) {
-  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>, "bila::attend: q, k, v and y are float or double");
+void attend(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
+  static_assert(storage<T>, "bila::attend: q, k, v and y are float, double, bila::bf16 or bila::f16");
   static_assert(pairwise<Mask> || gapped<Mask>, "bila::attend: this type is no mask, it offers neither weight() nor gaps (see bila/mask/concepts.hpp)");
   static_assert(!(pairwise<Mask> || gapped<Mask>) || detail::accepts<Form, Mask>,
                 "bila::attend: this mask offers weights of pairs but no gaps, so only form::full and form::automatic accept it");
   static_assert(normaliser<Norm>, "bila::attend: this type is no norm (see bila/norm/none.hpp)");
   if constexpr (detail::accepts<Form, Mask> && normaliser<Norm>) {
-    if (const complaint wrong = detail::check_call<Kernel>(backend, form, mask, norm, in, y); !wrong.empty()) raise(wrong);
-    if (y.empty()) return;
-    const detail::schedule s = detail::plan<Kernel>(backend, form, in, y);
-    detail::run_tasks(backend, s.tasks, s.slots, s.bytes_per_slot, [&](index_t task, kernel::arena memory) {
-      detail::run_task<Kernel>(task, memory, s, form, mask, norm, in, y);
+    if (const complaint wrong = detail::check_call<Kernel>(backend, form, mask, norm, in, out); !wrong.empty()) raise(wrong);
+    const detail::schedule s = detail::plan<Kernel>(backend, form, in, out);
+    detail::run_tasks(backend, s, [&](index_t task, kernel::arena memory, std::byte*) {
+      detail::run_task<Kernel>(task, memory, s, form, mask, norm, in, out);
     });
   }
 }
 
-/// The same on one thread.
+/// The same when y is all that is wanted.
 template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
-void attend(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const tensor_view<T>& y) {
-  attend<Kernel>(cpu{}, form, mask, norm, in, y);
+void attend(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const tensor_view<T>& y) {
+  attend<Kernel>(backend, form, mask, norm, in, outputs<T>{y});
+}
+
+/// The same on one thread.
+template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T, class Out>
+void attend(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const Out& out) {
+  attend<Kernel>(cpu{}, form, mask, norm, in, out);
 }
 
 /// Bytes of `cpu.workspace` that a call with these arguments needs. Throws what the call would throw.
 template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
-std::size_t workspace_bytes(cpu backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const tensor_view<T>& y) {
+std::size_t workspace_bytes(cpu backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
   backend.workspace = {};
-  if (const complaint wrong = detail::check_call<Kernel>(backend, form, mask, norm, in, y); !wrong.empty()) raise(wrong);
-  const detail::schedule s = detail::plan<Kernel>(backend, form, in, y);
-  return detail::bytes_for(s.slots, s.bytes_per_slot);
+  if (const complaint wrong = detail::check_call<Kernel>(backend, form, mask, norm, in, out); !wrong.empty()) raise(wrong);
+  const detail::schedule s = detail::plan<Kernel>(backend, form, in, out);
+  return s.bytes();
+}
+
+template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
+std::size_t workspace_bytes(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const tensor_view<T>& y) {
+  return workspace_bytes<Kernel>(backend, form, mask, norm, in, outputs<T>{y});
 }
 
 }  // namespace BILA_RAISING

@@ -5,15 +5,19 @@
 #include <bila/attend.hpp>
 #include <bila/backend/cpu.hpp>
 #include <bila/error.hpp>
+#include <bila/feature.hpp>
+#include <bila/feature/maps.hpp>
 #include <bila/form/automatic.hpp>
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/full.hpp>
 #include <bila/form/recurrent.hpp>
+#include <bila/gradient.hpp>
 #include <bila/kernel/eigen.hpp>
 #include <bila/kernel/reference.hpp>
 #include <bila/mask/all_ones.hpp>
 #include <bila/mask/concepts.hpp>
 #include <bila/mask/fixed_decay.hpp>
+#include <bila/mask/gates.hpp>
 #include <bila/mask/selective_decay.hpp>
 #include <bila/mask/two_sided.hpp>
 #include <bila/norm/max_one.hpp>
@@ -22,4 +26,6 @@
 #include <bila/version.hpp>
 #include <bila/view/eigen.hpp>
 #include <bila/view/inputs.hpp>
+#include <bila/view/state.hpp>
+#include <bila/view/storage.hpp>
 #include <bila/view/tensor_view.hpp>

@@ -38,39 +38,48 @@ inline complaint check(const cpu& backend) {
 
 inline index_t threads_of(const cpu& backend) { return backend.threads == 0 ? hardware_threads() : backend.threads; }
 
-/// A caller's memory may start anywhere; the first slot starts at the next aligned byte.
-inline std::size_t bytes_for(index_t slots, std::size_t bytes_per_slot) {
-  return static_cast<std::size_t>(slots) * bytes_per_slot + kernel::arena::alignment;
+/// What the work is cut into. Nothing of the result depends on it.
+struct schedule {
+  index_t segments, shares, tasks, slots;
+  std::size_t bytes_per_slot, shared_bytes;  // multiples of the alignment
+
+  /// A caller's memory may start anywhere; what is used of it starts at the next aligned byte.
+  std::size_t bytes() const { return shared_bytes + static_cast<std::size_t>(slots) * bytes_per_slot + kernel::arena::alignment; }
+};
+
+inline complaint check_workspace(const cpu& backend, const schedule& s) {
+  if (backend.workspace.empty() || backend.workspace.size() >= s.bytes()) return {};
+  return sentence("cpu.workspace has ", backend.workspace.size(), " bytes, this call needs ", s.bytes());
 }
 
-/// Runs work(task, arena) for 0 <= task < tasks. Each of `slots` threads takes the next task that is left and has its own arena.
+/// Runs work(task, arena, shared) for 0 <= task < tasks. Each of `slots` threads takes the next task that is left and has its own
+/// arena; the shared memory is returned.
 template <class Work>
-void run_tasks(const cpu& backend, index_t tasks, index_t slots, std::size_t bytes_per_slot, const Work& work) {
-  const std::size_t bytes = bytes_for(slots, bytes_per_slot);
+std::byte* run_tasks(const cpu& backend, const schedule& s, const Work& work) {
+  const std::size_t bytes = s.bytes();
   const std::span<std::byte> memory = backend.workspace.empty() ? workspace_of_this_thread(bytes) : backend.workspace;
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
 
   struct call {
     const Work& work;
-    std::byte* base;
-    std::size_t bytes_per_slot;
-    index_t tasks;
+    const schedule& s;
+    std::byte* shared;
     std::atomic<index_t> next;
-  } all{work, memory.data() + (kernel::arena::alignment - address % kernel::arena::alignment) % kernel::arena::alignment,
-        bytes_per_slot, tasks, 0};
+  } all{work, s, memory.data() + (kernel::arena::alignment - address % kernel::arena::alignment) % kernel::arena::alignment, 0};
 
   const auto run_slot = [](void* context, index_t slot) {
     call& c = *static_cast<call*>(context);
     const flush_denormals guard;
-    for (index_t task = c.next.fetch_add(1); task < c.tasks; task = c.next.fetch_add(1))
-      c.work(task, kernel::arena(c.base + static_cast<std::size_t>(slot) * c.bytes_per_slot));
+    std::byte* const mine = c.shared + c.s.shared_bytes + static_cast<std::size_t>(slot) * c.s.bytes_per_slot;
+    for (index_t task = c.next.fetch_add(1); task < c.s.tasks; task = c.next.fetch_add(1)) c.work(task, kernel::arena(mine), c.shared);
   };
-  if (slots == 1)
+  if (s.slots == 1)
     run_slot(&all, 0);
   else if (backend.executor != nullptr)
-    backend.executor->run(slots, run_slot, &all);
+    backend.executor->run(s.slots, run_slot, &all);
   else
-    run_on_pool(slots, run_slot, &all);
+    run_on_pool(s.slots, run_slot, &all);
+  return all.shared;
 }
 
 }  // namespace detail

@@ -7,11 +7,12 @@
 
 namespace bila::inline v0_1::form {
 
-/// full while its cost is below the linear form's, chunkwise from there on:
+/// full while its cost is below the linear form's, chunkwise from there on, forward and gradient each by its own cost:
 ///
-///     gaps:            full  iff  L < C + 4 Dk Dv / (Dk + Dv)     (C + 2 D at Dk = Dv = D)
-///     none, both ways: full  iff  L <     2 Dk Dv / (Dk + Dv)     (D; with diagonal weight 1)
-///     pairwise only:   full
+///     forward, gaps:            full  iff  L < C + 4 Dk Dv / (Dk + Dv)     (C + 2 D at Dk = Dv = D)
+///     forward, none, both ways: full  iff  L <     2 Dk Dv / (Dk + Dv)     (D; with diagonal weight 1)
+///     gradient:                 full  iff  L < C + 10 Dk Dv / (3 Dk + 2 Dv)
+///     pairwise only:            full;      states given: chunkwise
 ///
 /// The choice depends on a segment's own shape only, so a sequence gives the same bits alone, packed, or in a batch.
 /// Source: the cost model of form/README.md.
@@ -20,10 +21,7 @@ struct automatic {
 
   template <class Kernel, class T>
   void plan(kernel::arena& memory, head_size size) const {
-    kernel::arena other;
-    full{}.plan<Kernel, T>(other, size);
-    linear.plan<Kernel, T>(memory, size);
-    if (other.used() > memory.used()) memory = other;
+    plan_larger<Kernel, T>(memory, size, full{}, linear);
   }
 
   index_t shares(head_size size, index_t wanted) const { return std::max(full{}.shares(size, wanted), linear.shares(size, wanted)); }
@@ -34,16 +32,45 @@ struct automatic {
     if constexpr (!gapped<Mask>) {
       return true;
     } else {
-      const double product = static_cast<double>(size.Dk) * static_cast<double>(size.Dv), sum = static_cast<double>(size.Dk + size.Dv);
+      const double Dk = static_cast<double>(size.Dk), Dv = static_cast<double>(size.Dv);
       const bool one_state = Mask::gaps == gap::none && global_state::serves(way, diagonal);
-      return static_cast<double>(size.L) * sum < (one_state ? 2 * product : static_cast<double>(linear.size) * sum + 4 * product);
+      const double C = one_state ? 0 : static_cast<double>(linear.size);
+      return (static_cast<double>(size.L) - C) * (Dk + Dv) < (one_state ? 2 : 4) * Dk * Dv;
     }
   }
 
   template <class Kernel, class T, class Mask, class Norm>
   void run(const head<T, Mask>& x, const Norm& norm, share part, kernel::arena& memory) const {
-    if (prefers_full<Mask>({x.k.count, x.q.width, x.v.width}, x.direction, x.diagonal)) return full{}.run<Kernel>(x, norm, part, memory);
+    if (!x.has_states() && prefers_full<Mask>({x.k.count, x.q.width, x.v.width}, x.direction, x.diagonal)) return full{}.run<Kernel>(x, norm, part, memory);
     if constexpr (gapped<Mask>) linear.run<Kernel>(x, norm, part, memory);
+  }
+
+  struct cheaper_gradient {
+    template <class Kernel, class T>
+    void plan(kernel::arena& memory, head_size size) const {
+      plan_larger<Kernel, T>(memory, size, full_gradient{}, linear.gradient());
+    }
+
+    template <class Kernel, class T, class Mask, class Norm>
+    void run(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, kernel::arena& memory) const {
+      if constexpr (gapped<Mask>) {
+        const double L = static_cast<double>(x.k.count), Dk = static_cast<double>(x.q.width), Dv = static_cast<double>(x.v.width);
+        if (x.has_states() || g.has_states() || (L - static_cast<double>(linear.size)) * (3 * Dk + 2 * Dv) >= 10 * Dk * Dv)
+          return linear.gradient().run<Kernel>(x, g, norm, memory);
+      }
+      full_gradient{}.run<Kernel>(x, g, norm, memory);
+    }
+  };
+
+  cheaper_gradient gradient() const { return {}; }
+
+ private:
+  template <class Kernel, class T, class One, class Other>
+  static void plan_larger(kernel::arena& memory, head_size size, const One& one, const Other& other) {
+    kernel::arena first;
+    one.template plan<Kernel, T>(first, size);
+    other.template plan<Kernel, T>(memory, size);
+    if (first.used() > memory.used()) memory = first;
   }
 };
 

@@ -3,6 +3,7 @@
 // (LION's code calls "chunk" what visits all pairs of blocks; here that is form::full.)
 #pragma once
 
+#include <bila/form/chunkwise_gradient.hpp>
 #include <bila/form/decays.hpp>
 #include <bila/form/global_state.hpp>
 #include <bila/form/head.hpp>
@@ -18,13 +19,14 @@ namespace bila::inline v0_1::form {
 /// q G in y, the forward one adds the rest and normalises; no state is stored.
 /// Source: LION (arXiv 2502.16249), the chunkwise form, with carried states as in Mamba-2 (arXiv 2405.21060).
 struct chunkwise {
-  index_t size = 32;  // tokens per chunk, >= 1; within 5 % of the best at D = 32 to 128 (bench/chunk_size.bench.cpp)
+  index_t size = 32;       // tokens per chunk, >= 1; within 5 % of the best at D = 32 to 128 (bench/chunk_size.bench.cpp)
+  bool recompute = false;  // the gradient keeps one state per sqrt(L / size) chunks instead of one per chunk, and computes more
 
   complaint check() const { return size >= 1 ? complaint() : sentence("chunkwise.size = ", size, ", it must be >= 1"); }
 
   template <class Kernel, class Real>
   struct scratch {
-    scratch(kernel::arena& memory, head_size head, index_t C)
+    scratch(kernel::arena& memory, head_size head, index_t C, bool narrow_storage)
         : q(memory.padded<Kernel, Real>(C, head.Dk)),
           k(memory.padded<Kernel, Real>(C, head.Dk)),
           weighted(memory.padded<Kernel, Real>(C, head.Dk)),
@@ -36,6 +38,7 @@ struct chunkwise {
           S(memory.padded<Kernel, Real>(head.Dk, head.Dv)),
           s(memory.numbers<Kernel, Real>(head.Dk)),
           z(memory.numbers<Kernel, Real>(head.L)),
+          left(narrow_storage ? memory.padded<Kernel, Real>(head.L, head.Dv) : kernel::tile<Real>{}),
           border{memory.numbers<Kernel, Real>(C), memory.numbers<Kernel, Real>(C)},
           lambda(memory.numbers<Kernel, double>(C + 1)),
           row(memory.numbers<Kernel, double>(C)) {}
@@ -44,6 +47,7 @@ struct chunkwise {
     kernel::tile<Real> A, M;                      // (C, C)
     kernel::tile<Real> S;                         // (Dk, Dv)
     Real *s, *z;                                  // (Dk) (L)
+    kernel::tile<Real> left;                      // (L, Dv) what one sweep leaves for the other, where y would round it
     kernel::border_weights<Real> border;          // (C)
     double *lambda, *row;                         // (C + 1) (C)
   };
@@ -51,8 +55,8 @@ struct chunkwise {
   template <class Kernel, class T>
   void plan(kernel::arena& memory, head_size largest) const {
     kernel::arena other;
-    typename global_state::scratch<Kernel, T>(other, largest);
-    scratch<Kernel, T>(memory, largest, std::min(size, std::max<index_t>(largest.L, 1)));
+    typename global_state::scratch<Kernel, real_of<T>>(other, largest);
+    scratch<Kernel, real_of<T>>(memory, largest, std::min(size, std::max<index_t>(largest.L, 1)), is_narrow<T>);
     if (other.used() > memory.used()) memory = other;
   }
 
@@ -65,7 +69,7 @@ struct chunkwise {
     if constexpr (Mask::gaps == gap::none)
       if (global_state::serves(x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, memory);
 
-    scratch<Kernel, T> w(memory, {x.q.count, x.q.width, x.v.width}, std::min(size, x.q.count));
+    scratch<Kernel, real_of<T>> w(memory, {x.q.count, x.q.width, x.v.width}, std::min(size, x.q.count), is_narrow<T>);
     switch (x.direction) {
       case direction::both:
         sweep<Kernel, direction::backward>(x, norm, w, {.dense = false, .other_left = false});
@@ -75,6 +79,8 @@ struct chunkwise {
       case direction::backward: sweep<Kernel, direction::backward>(x, norm, w, {.dense = true, .other_left = false}); break;
     }
   }
+
+  chunkwise_gradient gradient() const { return {size, recompute}; }
 
  private:
   struct duties {
@@ -87,26 +93,28 @@ struct chunkwise {
     const index_t L = x.q.count, C = w.q.rows, chunks = (L + C - 1) / C;
     Real* const s = Norm::uses_row_sum ? w.s : nullptr;
     kernel::carried_decay<Real> carried;
-    kernel::clear(w.S);
-    std::fill_n(w.s, x.q.width, Real(0));
+    const rows<Real> left = left_by_a_sweep(x, w.left);
+    start(w.S, w.s, x.template initial<Way>());
 
-    index_t scanned = 0;
+    index_t scanned = 0;         // tokens of the chunk whose weights are at hand
+    bool scanned_inner = false;  // and whether it is one like any other
     for (index_t step = 0; step < chunks; ++step) {
       const index_t first = (Way == direction::forward ? step : chunks - 1 - step) * C, n = std::min(C, L - first);
       const auto q = kernel::elements(x.q.slice(first, n), w.q);               // (n, Dk)
       const auto k = kernel::elements(x.k.slice(first, n), w.k);               // (n, Dk)
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(first, n), w.v);  // (n, Dv)
-      const auto y = x.y.slice(first, n);                                      // (n, Dv)
       const auto N = w.N.top(n);                                               // (n, Dv)
       Real* const z = Norm::uses_row_sum ? w.z + first : nullptr;
 
-      if (Mask::gaps == gap::per_token || n != scanned) {
+      const bool inner = first > 0 && first + n < L;
+      if (Mask::gaps == gap::per_token || !inner || !scanned_inner) {
         scan_border<Way>(x, first, n, w.lambda, w.border);
         if (duty.dense) scan_block(x, first, w.M.top(n), w.lambda, w.row, n != scanned);
         scanned = n;
+        scanned_inner = inner;
       }
       if (duty.other_left) {
-        kernel::copy(N, y);
+        kernel::load(N, rows<const Real>(left.slice(first, n)));
       } else {
         kernel::clear(N);
         std::fill_n(w.z + first, n, Real(0));
@@ -122,10 +130,11 @@ struct chunkwise {
       Kernel::read(N, z, w.border.read, q, w.S, s);
       Kernel::accumulate(w.S, s, carried(w.border.total), k, w.border.write, v, w.weighted);
       if (duty.dense)
-        finish<Kernel>(y, N, z, x.scale, norm);
+        finish<Kernel>(x, first, N, z, norm);
       else
-        kernel::copy(y, N);
+        kernel::store(left.slice(first, n), N);
     }
+    keep(x.template final<Way>(), w.S, s);
   }
 };
 

@@ -7,16 +7,15 @@
 
 namespace bila::inline v0_1::form {
 
-/// lambda[m] = decay of gap first + m, 0 <= m <= n. Nothing lies beyond gaps 0 and L, which are never read: 1 stands for them.
+/// lambda[m] = decay of gap first + m, 0 <= m <= n.
 template <direction Way, class T, class Mask>
 void fill_decays(const head<T, Mask>& x, index_t first, index_t n, double* lambda) {
   if constexpr (Mask::gaps == gap::per_token) {
-    for (index_t m = 0; m <= n; ++m) {
-      const index_t t = first + m;
-      lambda[m] = t == 0 || t == x.k.count ? 1 : x.mask.template decay<Way>(t);
-    }
+    for (index_t m = 0; m <= n; ++m) lambda[m] = x.template decay<Way>(first + m);
   } else {
     std::fill_n(lambda, n + 1, x.mask.template decay<Way>(1));
+    if (first == 0) lambda[0] = x.template decay<Way>(0);
+    if (first + n == x.k.count) lambda[n] = x.template decay<Way>(x.k.count);
   }
 }
 

@@ -33,20 +33,21 @@ struct global_state {
 
   template <class Kernel, class T, class Mask, class Norm>
   static void run(const head<T, Mask>& x, const Norm& norm, kernel::arena& memory) {
-    using Real = T;
+    using Real = real_of<T>;
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width});
     Real* const s = Norm::uses_row_sum ? w.s : nullptr;
     Real* const z = Norm::uses_row_sum ? w.z : nullptr;
     kernel::clear(w.S);
     std::fill_n(w.s, x.q.width, Real(0));
     std::fill_n(w.ones, block, Real(1));
-
     for (index_t first = 0; first < x.k.count; first += block) {
       const index_t n = std::min(block, x.k.count - first);
       const auto k = kernel::elements(x.k.slice(first, n), w.k);               // (n, Dk)
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(first, n), w.v);  // (n, Dv)
       Kernel::accumulate(w.S, s, Real(1), k, w.ones, v, w.weighted);
     }
+    for (index_t c = 0; c < x.q.width; ++c) join_states(x, c, w.S.row(c), s == nullptr ? s : s + c);
+
     for (index_t first = 0; first < x.q.count; first += block) {
       const index_t n = std::min(block, x.q.count - first);
       const auto q = kernel::elements(x.q.slice(first, n), w.q);  // (n, Dk)
@@ -54,8 +55,32 @@ struct global_state {
       kernel::clear(N);
       std::fill_n(w.z, n, Real(0));
       Kernel::read(N, z, w.ones, q, w.S, s);
-      finish<Kernel>(x.y.slice(first, n), N, z, x.scale, norm);
+      finish<Kernel>(x, first, N, z, norm);
     }
+  }
+
+ private:
+  /// Row c of the state that all queries see: the tokens' own, and what comes before and after. Each final state is what lies on its
+  /// side, the tokens included.
+  template <class T, class Mask, class Real>
+  static void join_states(const head<T, Mask>& x, index_t c, Real* S, Real* s) {
+    const auto entering = [c](const head_state<const Real>& from, index_t d) {
+      return from.S.data == nullptr ? Real(0) : static_cast<Real>(from.decay) * from.S(c, d);
+    };
+    const auto entering_sum = [c](const head_state<const Real>& from) {
+      return from.z.data == nullptr ? Real(0) : static_cast<Real>(from.decay) * from.z(c, 0);
+    };
+    for (index_t d = 0; d < x.v.width; ++d) {
+      const Real before = entering(x.initial_forward, d), after = entering(x.initial_backward, d);
+      if (x.final_forward.S.data != nullptr) x.final_forward.S(c, d) = S[d] + before;
+      if (x.final_backward.S.data != nullptr) x.final_backward.S(c, d) = S[d] + after;
+      S[d] += before + after;
+    }
+    if (s == nullptr) return;
+    const Real before = entering_sum(x.initial_forward), after = entering_sum(x.initial_backward);
+    if (x.final_forward.z.data != nullptr) x.final_forward.z(c, 0) = *s + before;
+    if (x.final_backward.z.data != nullptr) x.final_backward.z(c, 0) = *s + after;
+    *s += before + after;
   }
 };
 

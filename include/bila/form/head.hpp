@@ -8,6 +8,7 @@
 #include <bila/mask/concepts.hpp>
 #include <bila/norm/none.hpp>
 #include <bila/view/inputs.hpp>
+#include <bila/view/storage.hpp>
 #include <bila/view/tensor_view.hpp>
 
 #include <algorithm>
@@ -31,13 +32,49 @@ struct head_mask {
   double weight(index_t i, index_t j) const { return mask->weight(b, h, first + i, first + j); }
 };
 
+/// One head's part of a `state`: S (Dk, Dv), z (Dk, 1), and the decay of the gap by which it enters.
+template <class Real>
+struct head_state {
+  rows<Real> S, z;
+  double decay = 1;
+};
+
+/// Stored in T, computed in Real.
 template <class T, class Mask>
 struct head {
+  using Real = real_of<T>;
+
   rows<const T> q, k, v;  // (L, Dk) (L, Dk) (L, Dv)
   rows<T> y;              // (L, Dv)
+  rows<Real> row_sum;     // (L, 1), or without data
   head_mask<Mask> mask;
   double scale, diagonal;
   bila::direction direction;
+  head_state<const Real> initial_forward, initial_backward;
+  head_state<Real> final_forward, final_backward;
+
+  bool has_states() const {
+    return initial_forward.S.data != nullptr || initial_backward.S.data != nullptr || final_forward.S.data != nullptr ||
+           final_backward.S.data != nullptr;
+  }
+
+  template <bila::direction Way>
+  const auto& initial() const {
+    if constexpr (Way == bila::direction::forward) return initial_forward;
+    else return initial_backward;
+  }
+
+  template <bila::direction Way>
+  const auto& final() const {
+    if constexpr (Way == bila::direction::forward) return final_forward;
+    else return final_backward;
+  }
+
+  /// Decay of gap t, the gap before the first and after the last token included: there a given state enters.
+  template <bila::direction Way>
+  double decay(index_t t) const {
+    return t == 0 || t == k.count ? initial<Way>().decay : mask.template decay<Way>(t);
+  }
 };
 
 /// The largest sizes that one head of a call can have.
@@ -63,22 +100,64 @@ head<T, Mask> columns_of(head<T, Mask> x, share part) {
   const index_t blocks = kernel::round_up(x.v.width, share_columns) / share_columns;
   const index_t first = blocks * part.index / part.count * share_columns;
   const index_t last = std::min(blocks * (part.index + 1) / part.count * share_columns, x.v.width);
-  x.v = x.v.columns(first, last - first);
-  x.y = x.y.columns(first, last - first);
+  const auto narrow = [&](auto& view) { view = view.columns(first, last - first); };
+  narrow(x.v);
+  narrow(x.y);
+  narrow(x.initial_forward.S);
+  narrow(x.initial_backward.S);
+  narrow(x.final_forward.S);
+  narrow(x.final_backward.S);
+  if (part.index == 0) return x;
+  x.row_sum.data = nullptr;  // the first share writes what all of them compute
+  x.final_forward.z.data = x.final_backward.z.data = nullptr;
   return x;
 }
 
-/// y = factor N / divisor for every row; a row whose divisor is zero is zero.
-template <class Kernel, class T, class Real, class Norm>
-void finish(rows<T> y, kernel::tile<Real> N, const Real* z, double scale, const Norm& norm) {
-  for (index_t i = 0; i < y.count; ++i) {
-    const quotient<Real> row = norm(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(scale));
-    if (row.divisor == 0)
-      std::fill_n(N.row(i), y.width, Real(0));
-    else
-      Kernel::divide(N.row(i), y.width, row.factor, row.divisor);
+/// Whether a tensor's numbers are rounded when they are stored.
+template <class T>
+inline constexpr bool is_narrow = !std::is_same_v<T, real_of<T>>;
+
+/// Where one sweep leaves its part for the other: in y, unless y would round it.
+template <class T, class Mask, class Real>
+rows<Real> left_by_a_sweep(const head<T, Mask>& x, kernel::tile<Real> room) {
+  if constexpr (is_narrow<T>)
+    return {room.data, x.y.count, x.y.width, room.stride, 1};
+  else
+    return x.y;
+}
+
+/// The state that a sweep starts from: the given one, or zero.
+template <class Real>
+void start(kernel::tile<Real> S, Real* s, const head_state<const Real>& from) {
+  if (from.S.data == nullptr) {
+    kernel::clear(S);
+    std::fill_n(s, S.rows, Real(0));
+    return;
   }
-  kernel::copy(y, N);
+  kernel::load(S, from.S);
+  for (index_t c = 0; c < S.rows; ++c) s[c] = from.z.data == nullptr ? Real(0) : from.z(c, 0);
+}
+
+/// The state that a sweep ends in, where it is wanted; s is null if the norm has no row sum.
+template <class Real>
+void keep(const head_state<Real>& to, kernel::tile<Real> S, const Real* s) {
+  if (to.S.data != nullptr) kernel::store(to.S, S);
+  if (to.z.data != nullptr && s != nullptr)
+    for (index_t c = 0; c < S.rows; ++c) to.z(c, 0) = s[c];
+}
+
+/// Rows [first, first + N.rows) are done: y = factor N / divisor; a row whose divisor is zero is zero.
+template <class Kernel, class T, class Mask, class Real, class Norm>
+void finish(const head<T, Mask>& x, index_t first, kernel::tile<Real> N, const Real* z, const Norm& norm) {
+  for (index_t i = 0; i < N.rows; ++i) {
+    const quotient<Real> row = norm(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(x.scale));
+    if (row.divisor == 0)
+      std::fill_n(N.row(i), N.columns, Real(0));
+    else
+      Kernel::divide(N.row(i), N.columns, row.factor, row.divisor);
+    if (Norm::uses_row_sum && x.row_sum.data != nullptr) x.row_sum(first + i, 0) = z[i];
+  }
+  kernel::store(x.y.slice(first, N.rows), N);
 }
 
 }  // namespace bila::inline v0_1::form

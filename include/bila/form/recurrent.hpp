@@ -2,6 +2,7 @@
 // The recurrent form: two sweeps of one state, token by token; for streaming, small heads and tight memory.
 #pragma once
 
+#include <bila/form/chunkwise_gradient.hpp>
 #include <bila/form/global_state.hpp>
 #include <bila/form/head.hpp>
 #include <bila/kernel/scan.hpp>
@@ -21,24 +22,26 @@ struct recurrent {
 
   template <class Kernel, class Real>
   struct scratch {
-    scratch(kernel::arena& memory, head_size size)
+    scratch(kernel::arena& memory, head_size size, bool narrow_storage)
         : q(memory.padded<Kernel, Real>(block, size.Dk)),
           k(memory.padded<Kernel, Real>(block, size.Dk)),
           v(memory.padded<Kernel, Real>(block, size.Dv)),
           N(memory.padded<Kernel, Real>(block, size.Dv)),
           S(memory.padded<Kernel, Real>(size.Dk, size.Dv)),
           s(memory.numbers<Kernel, Real>(size.Dk)),
-          z(memory.numbers<Kernel, Real>(size.L)) {}
+          z(memory.numbers<Kernel, Real>(size.L)),
+          left(narrow_storage ? memory.padded<Kernel, Real>(size.L, size.Dv) : kernel::tile<Real>{}) {}
 
     kernel::tile<Real> q, k, v, N, S;  // (block, Dk) (block, Dk) (block, Dv) (block, Dv) (Dk, Dv)
     Real *s, *z;                       // (Dk) (L)
+    kernel::tile<Real> left;           // (L, Dv) what one sweep leaves for the other, where y would round it
   };
 
   template <class Kernel, class T>
   void plan(kernel::arena& memory, head_size size) const {
     kernel::arena other;
-    typename global_state::scratch<Kernel, T>(other, size);
-    scratch<Kernel, T>(memory, size);
+    typename global_state::scratch<Kernel, real_of<T>>(other, size);
+    scratch<Kernel, real_of<T>>(memory, size, is_narrow<T>);
     if (other.used() > memory.used()) memory = other;
   }
 
@@ -51,7 +54,7 @@ struct recurrent {
     if constexpr (Mask::gaps == gap::none)
       if (global_state::serves(x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, memory);
 
-    scratch<Kernel, T> w(memory, {x.q.count, x.q.width, x.v.width});
+    scratch<Kernel, real_of<T>> w(memory, {x.q.count, x.q.width, x.v.width}, is_narrow<T>);
     switch (x.direction) {
       case direction::both:
         sweep<Kernel, direction::backward>(x, norm, w, {.last = false, .other_left = false});
@@ -61,6 +64,9 @@ struct recurrent {
       case direction::backward: sweep<Kernel, direction::backward>(x, norm, w, {.last = true, .other_left = false}); break;
     }
   }
+
+  /// In blocks of tokens, pairs inside a block directly; states are computed again from one per sqrt(L / block) blocks.
+  chunkwise_gradient gradient() const { return {.size = 16, .recompute = true}; }
 
  private:
   struct duties {
@@ -72,20 +78,20 @@ struct recurrent {
   void sweep(const head<T, Mask>& x, const Norm& norm, scratch<Kernel, Real>& w, duties duty) const {
     const index_t L = x.q.count, blocks = (L + block - 1) / block;
     Real* const s = Norm::uses_row_sum ? w.s : nullptr;
-    kernel::carried_decay<Real> carried;
-    kernel::clear(w.S);
-    std::fill_n(w.s, x.q.width, Real(0));
+    kernel::held_decay state;
+    const rows<Real> left = left_by_a_sweep(x, w.left);
+    start(w.S, w.s, x.template initial<Way>());
+    scale(w.S, w.s, static_cast<Real>(x.template initial<Way>().decay));  // a given state crosses the gap before the sequence
 
     for (index_t turn = 0; turn < blocks; ++turn) {
       const index_t first = (Way == direction::forward ? turn : blocks - 1 - turn) * block, n = std::min(block, L - first);
       const auto q = kernel::elements(x.q.slice(first, n), w.q);               // (n, Dk)
       const auto k = kernel::elements(x.k.slice(first, n), w.k);               // (n, Dk)
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(first, n), w.v);  // (n, Dv)
-      const auto y = x.y.slice(first, n);                                      // (n, Dv)
       const auto N = w.N.top(n);                                               // (n, Dv)
       Real* const z = Norm::uses_row_sum ? w.z + first : nullptr;
       if (duty.other_left) {
-        kernel::copy(N, y);
+        kernel::load(N, rows<const Real>(left.slice(first, n)));
       } else {
         kernel::clear(N);
         std::fill_n(w.z + first, n, Real(0));
@@ -93,16 +99,25 @@ struct recurrent {
       for (index_t m = 0; m < n; ++m) {
         const index_t i = Way == direction::forward ? m : n - 1 - m;
         const index_t t = Way == direction::forward ? first + i + 1 : first + i;  // the gap by which the state leaves token i
-        const Real decay = t == 0 || t == L ? Real(1) : carried(x.mask.template decay<Way>(t));
+        const Real read = static_cast<Real>(state.held()), write = static_cast<Real>(1 / state.held());
+        const Real settle = static_cast<Real>(state.decay(t == 0 || t == L ? 1.0 : x.mask.template decay<Way>(t)));
         Real* const z_i = z == nullptr ? z : z + i;
         if (duty.last) Kernel::diagonal(N.row(i), z_i, static_cast<Real>(x.diagonal), q.row(i), k.row(i), k.columns, v.row(i), v.columns);
-        Kernel::step(N.row(i), z_i, q.row(i), w.S, s, decay, k.row(i), v.row(i));
+        Kernel::step(N.row(i), z_i, read, q.row(i), w.S, s, settle, write, k.row(i), v.row(i));
       }
       if (duty.last)
-        finish<Kernel>(y, N, z, x.scale, norm);
+        finish<Kernel>(x, first, N, z, norm);
       else
-        kernel::copy(y, N);
+        kernel::store(left.slice(first, n), N);
     }
+    scale(w.S, w.s, static_cast<Real>(state.held()));
+    keep(x.template final<Way>(), w.S, s);
+  }
+
+  template <class Real>
+  static void scale(kernel::tile<Real> S, Real* s, Real decay) {
+    for (index_t n = 0; n < S.rows * S.stride; ++n) S.data[n] *= decay;
+    for (index_t c = 0; c < S.rows; ++c) s[c] *= decay;
   }
 };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <type_traits>
 
 namespace bila::inline v0_1::kernel {
 
@@ -46,41 +47,43 @@ void clear(tile<Real> x) {
   std::fill_n(x.data, x.rows * x.stride, Real(0));
 }
 
-/// Copies tokens into a padded tile.
-template <class Real>
-void copy(tile<Real> to, std::type_identity_t<rows<const Real>> from) {
+/// Reads tokens into a padded tile, widening what is stored in fewer bits.
+template <class Real, class T>
+void load(tile<Real> to, rows<const T> from) {
   for (index_t i = 0; i < from.count; ++i) {
     if (from.column_stride == 1)
-      std::copy_n(&from(i, 0), from.width, to.row(i));
+      std::transform(&from(i, 0), &from(i, 0) + from.width, to.row(i), [](T x) { return static_cast<Real>(x); });
     else
-      for (index_t d = 0; d < from.width; ++d) to.row(i)[d] = from(i, d);
+      for (index_t d = 0; d < from.width; ++d) to.row(i)[d] = static_cast<Real>(from(i, d));
     std::fill(to.row(i) + from.width, to.row(i) + to.stride, Real(0));
   }
 }
 
-/// Copies a tile back to tokens.
-template <class Real>
-void copy(rows<Real> to, operand<Real> from) {
+/// Writes a tile to tokens: the one rounding of a result.
+template <class T, class Real>
+void store(rows<T> to, tile<Real> from) {
   for (index_t i = 0; i < to.count; ++i)
     if (to.column_stride == 1)
-      std::copy_n(from.row(i), to.width, &to(i, 0));
+      std::transform(from.row(i), from.row(i) + to.width, &to(i, 0), [](Real x) { return static_cast<T>(x); });
     else
-      for (index_t d = 0; d < to.width; ++d) to(i, d) = from.row(i)[d];
+      for (index_t d = 0; d < to.width; ++d) to(i, d) = static_cast<T>(from.row(i)[d]);
 }
 
 /// Tokens as a tile that is read element by element: the user's memory if its features are adjacent, else a copy.
-template <class Real>
-tile<const Real> elements(rows<const Real> from, tile<Real> room) {
-  if (from.column_stride == 1 || from.width == 1) return {from.data, from.count, from.width, from.row_stride};
-  copy(room, from);
+template <class Real, class T>
+tile<const Real> elements(rows<const T> from, tile<Real> room) {
+  if constexpr (std::is_same_v<T, Real>)
+    if (from.column_stride == 1 || from.width == 1) return {from.data, from.count, from.width, from.row_stride};
+  load(room, from);
   return room.top(from.count);
 }
 
 /// Tokens as a padded tile: the user's memory if its rows are whole packets, else a copy.
-template <class Kernel, class Real>
-tile<const Real> whole_packets(rows<const Real> from, tile<Real> room) {
-  if (from.column_stride == 1 && from.width % Kernel::template lanes<Real> == 0) return {from.data, from.count, from.width, from.row_stride};
-  copy(room, from);
+template <class Kernel, class Real, class T>
+tile<const Real> whole_packets(rows<const T> from, tile<Real> room) {
+  if constexpr (std::is_same_v<T, Real>)
+    if (from.column_stride == 1 && from.width % Kernel::template lanes<Real> == 0) return {from.data, from.count, from.width, from.row_stride};
+  load(room, from);
   return room.top(from.count);
 }
 

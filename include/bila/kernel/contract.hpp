@@ -8,10 +8,18 @@
 //   apply(N, A, v)                     N += A v                                   (m, Dv) += (m, n) (n, Dv)
 //   read(N, z, r, q, S, s)             N_i += r_i q_i S,  z_i += r_i q_i . s       the state S (Dk, Dv) and its row sums s (Dk)
 //   accumulate(S, s, g, k, w, v, x)    S = g S + (w o k)^T v,  s = g s + k^T w     x: room for w o k
-//   step(n, z, q, S, s, g, k, v)       n += q S,  z += q . s,  S = g (S + k v^T),  s = g (s + k)      one token
+//   step(n, z, r, q, S, s, g, w, k, v) n += r q S,  z += r q . s,  S = g (S + w k v^T),  s = g (s + w k)      one token
 //   diagonal(n, z, w, q, k, Dk, v, Dv) n += w (q . k) v,  z += w (q . k)           one token on itself
 //   divide(n, Dv, factor, divisor)     n = factor n / divisor                      one row
 //   transpose(kt, k)                   kt = k^T
+//
+// and, for gradients,
+//
+//   apply_transposed(N, A, q)          N += A^T q                                 (n, D) += (m, n)^T (m, D)
+//   outer(N, a, b)                     N_ij += a_i b_j
+//   gather(s, g, k, w)                 s = g s + k^T w                            (Dk)
+//   dots(z, a, b)                      z_i = a_i . b_i                            z in double
+//   inner(a, b)                        sum_ij a_ij b_ij                           in double
 //
 // z and s are null when no row sum is wanted. Sums run over the inner index in order, whatever the tile, the address or the number
 // of columns: the bits of an element of the result depend on the numbers that enter it and on nothing else.
@@ -59,10 +67,15 @@ concept layer = requires(tile<Real> a, tile<const Real> b, Real* z, const Real* 
   Kernel::apply(a, b, b);
   Kernel::read(a, z, r, b, b, r);
   Kernel::accumulate(a, z, g, b, r, b, a);
-  Kernel::step(z, z, r, a, z, g, r, r);
+  Kernel::step(z, z, g, r, a, z, g, g, r, r);
   Kernel::diagonal(z, z, g, r, r, index_t(), r, index_t());
   Kernel::divide(z, index_t(), g, g);
   Kernel::transpose(a, b);
+  Kernel::apply_transposed(a, b, b);
+  Kernel::outer(a, r, r);
+  Kernel::gather(z, g, b, r);
+  Kernel::dots(static_cast<double*>(nullptr), a, b);
+  { Kernel::inner(a, b) } -> std::convertible_to<double>;
 };
 
 constexpr index_t round_up(index_t n, index_t multiple) { return (n + multiple - 1) / multiple * multiple; }

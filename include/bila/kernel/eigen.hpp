@@ -18,6 +18,7 @@
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wignored-attributes"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
 static_assert(EIGEN_VERSION_AT_LEAST(3, 4, 0), "bila needs Eigen 3.4 or newer");
@@ -93,14 +94,16 @@ struct packets {
   }
 
   template <class Real>
-  static void step(Real* n, Real* z, const Real* q, tile<Real> S, Real* s, Real g, const Real* k, const Real* v) {
+  static void step(Real* n, Real* z, Real r, const Real* q, tile<Real> S, Real* s, Real g, Real w, const Real* k, const Real* v) {
     constexpr index_t width = lanes<Real>;
     index_t d = 0;
-    for (; d + 4 * width <= kernel::round_up(S.columns, width); d += 4 * width) step_columns<4>(n + d, q, S, d, g, k, v + d);
-    for (; d < S.columns; d += width) step_columns<1>(n + d, q, S, d, g, k, v + d);
+    for (; d + 4 * width <= kernel::round_up(S.columns, width); d += 4 * width) step_columns<4>(n + d, r, q, S, d, g, w, k, v + d);
+    for (; d < S.columns; d += width) step_columns<1>(n + d, r, q, S, d, g, w, k, v + d);
     if (z == nullptr) return;
-    *z += dot(q, s, S.rows);
-    along(S.rows, s, [g, k](auto x, index_t c) BILA_LAMBDA_INLINE { return simd::pmul(set(x, g), simd::padd(x, load(x, k + c))); });
+    *z += r * dot(q, s, S.rows);
+    along(S.rows, s, [g, w, k](auto x, index_t c) BILA_LAMBDA_INLINE {
+      return simd::pmul(set(x, g), simd::pmadd(set(x, w), load(x, k + c), x));
+    });
   }
 
   template <class Real>
@@ -118,7 +121,7 @@ struct packets {
   }
 
   template <class Real>
-  static void transpose(tile<Real> kt, operand<Real> k) {
+  [[gnu::flatten]] static void transpose(tile<Real> kt, operand<Real> k) {
     constexpr index_t width = lanes<Real>;
     const index_t rows = width > 1 ? k.rows / width * width : 0, columns = k.columns / width * width;
     if constexpr (width > 1)
@@ -135,6 +138,39 @@ struct packets {
       for (index_t j = d < columns ? rows : 0; j < k.rows; ++j) kt.row(d)[j] = k.row(j)[d];
       for (index_t j = k.rows; j < kernel::round_up(k.rows, width); ++j) kt.row(d)[j] = 0;
     }
+  }
+
+  template <class Real>
+  static void apply_transposed(tile<Real> N, operand<Real> A, operand<Real> q) {
+    product<true>(N, A.rows, A, q, [](packet<Real> sum, packet<Real> old, index_t) BILA_LAMBDA_INLINE { return simd::padd(old, sum); });
+  }
+
+  template <class Real>
+  static void outer(tile<Real> N, const Real* a, const Real* b) {
+    for (index_t i = 0; i < N.rows; ++i)
+      along(N.columns, N.row(i), [b, a_i = a[i]](auto x, index_t d) BILA_LAMBDA_INLINE { return simd::pmadd(set(x, a_i), load(x, b + d), x); });
+  }
+
+  template <class Real>
+  static void gather(Real* s, Real g, operand<Real> k, const Real* w) {
+    along(k.columns, s, [g](auto x, index_t) BILA_LAMBDA_INLINE { return simd::pmul(set(x, g), x); });
+    for (index_t j = 0; j < k.rows; ++j)
+      along(k.columns, s, [from = k.row(j), w_j = w[j]](auto x, index_t c) BILA_LAMBDA_INLINE {
+        return simd::pmadd(set(x, w_j), load(x, from + c), x);
+      });
+  }
+
+  template <class Real>
+  static void dots(double* z, tile<Real> a, operand<Real> b) {
+    for (index_t i = 0; i < a.rows; ++i) z[i] = static_cast<double>(dot(static_cast<const Real*>(a.row(i)), b.row(i), a.columns));
+  }
+
+  /// One row in `Real`, the rows in double.
+  template <class Real>
+  static double inner(tile<Real> a, operand<Real> b) {
+    double sum = 0;
+    for (index_t i = 0; i < a.rows; ++i) sum += static_cast<double>(dot(static_cast<const Real*>(a.row(i)), b.row(i), a.columns));
+    return sum;
   }
 
  private:
@@ -204,7 +240,8 @@ struct packets {
   }
 
   template <int Packets, class Real>
-  static BILA_ALWAYS_INLINE void step_columns(Real* n, const Real* q, tile<Real> S, index_t d, Real g, const Real* k, const Real* v) {
+  static BILA_ALWAYS_INLINE void step_columns(Real* n, Real r, const Real* q, tile<Real> S, index_t d, Real g, Real w, const Real* k,
+                                              const Real* v) {
     constexpr index_t width = lanes<Real>;
     const packet<Real> decay = simd::pset1<packet<Real>>(g);
     packet<Real> value[Packets], sum[Packets];
@@ -214,7 +251,7 @@ struct packets {
       sum[p] = simd::pset1<packet<Real>>(Real(0));
     }
     for (index_t c = 0; c < S.rows; ++c) {
-      const packet<Real> q_c = simd::pset1<packet<Real>>(q[c]), k_c = simd::pset1<packet<Real>>(k[c]);
+      const packet<Real> q_c = simd::pset1<packet<Real>>(r * q[c]), k_c = simd::pset1<packet<Real>>(w * k[c]);
       BILA_UNROLL
       for (int p = 0; p < Packets; ++p) {
         Real* s = S.row(c) + d + p * width;

@@ -84,18 +84,18 @@ struct reference {
   }
 
   template <class Real>
-  static void step(Real* n, Real* z, const Real* q, tile<Real> S, Real* s, Real g, const Real* k, const Real* v) {
+  static void step(Real* n, Real* z, Real r, const Real* q, tile<Real> S, Real* s, Real g, Real w, const Real* k, const Real* v) {
     for (index_t d = 0; d < S.columns; ++d) {
       wide<Real> sum = 0;
       for (index_t c = 0; c < S.rows; ++c) sum += wide<Real>(q[c]) * S.row(c)[d];
-      n[d] += static_cast<Real>(sum);
-      for (index_t c = 0; c < S.rows; ++c) S.row(c)[d] = static_cast<Real>(g * (S.row(c)[d] + wide<Real>(k[c]) * v[d]));
+      n[d] += static_cast<Real>(r * sum);
+      for (index_t c = 0; c < S.rows; ++c) S.row(c)[d] = static_cast<Real>(g * (S.row(c)[d] + wide<Real>(w) * k[c] * v[d]));
     }
     if (z == nullptr) return;
     wide<Real> sum = 0;
     for (index_t c = 0; c < S.rows; ++c) sum += wide<Real>(q[c]) * s[c];
-    *z += static_cast<Real>(sum);
-    for (index_t c = 0; c < S.rows; ++c) s[c] = static_cast<Real>(g * (wide<Real>(s[c]) + k[c]));
+    *z += static_cast<Real>(r * sum);
+    for (index_t c = 0; c < S.rows; ++c) s[c] = static_cast<Real>(g * (s[c] + wide<Real>(w) * k[c]));
   }
 
   template <class Real>
@@ -116,6 +116,48 @@ struct reference {
   static void transpose(tile<Real> kt, operand<Real> k) {
     for (index_t d = 0; d < k.columns; ++d)
       for (index_t j = 0; j < k.rows; ++j) kt.row(d)[j] = k.row(j)[d];
+  }
+
+  template <class Real>
+  static void apply_transposed(tile<Real> N, operand<Real> A, operand<Real> q) {
+    for (index_t j = 0; j < N.rows; ++j)
+      for (index_t d = 0; d < N.columns; ++d) {
+        wide<Real> sum = 0;
+        for (index_t i = 0; i < A.rows; ++i) sum += wide<Real>(A.row(i)[j]) * q.row(i)[d];
+        N.row(j)[d] += static_cast<Real>(sum);
+      }
+  }
+
+  template <class Real>
+  static void outer(tile<Real> N, const Real* a, const Real* b) {
+    for (index_t i = 0; i < N.rows; ++i)
+      for (index_t j = 0; j < N.columns; ++j) N.row(i)[j] += a[i] * b[j];
+  }
+
+  template <class Real>
+  static void gather(Real* s, Real g, operand<Real> k, const Real* w) {
+    for (index_t c = 0; c < k.columns; ++c) {
+      wide<Real> sum = 0;
+      for (index_t j = 0; j < k.rows; ++j) sum += wide<Real>(w[j]) * k.row(j)[c];
+      s[c] = static_cast<Real>(wide<Real>(g) * s[c] + sum);
+    }
+  }
+
+  template <class Real>
+  static void dots(double* z, tile<Real> a, operand<Real> b) {
+    for (index_t i = 0; i < a.rows; ++i) {
+      wide<Real> sum = 0;
+      for (index_t d = 0; d < a.columns; ++d) sum += wide<Real>(a.row(i)[d]) * b.row(i)[d];
+      z[i] = static_cast<double>(sum);
+    }
+  }
+
+  template <class Real>
+  static double inner(tile<Real> a, operand<Real> b) {
+    wide<Real> sum = 0;
+    for (index_t i = 0; i < a.rows; ++i)
+      for (index_t d = 0; d < a.columns; ++d) sum += wide<Real>(a.row(i)[d]) * b.row(i)[d];
+    return static_cast<double>(sum);
   }
 };
 

@@ -57,6 +57,20 @@ concept names_parameters = requires(const Mask& mask, index_t n) {
   { mask.parameter_of(direction::forward, n, n, n) } -> std::convertible_to<std::string>;
 };
 
+/// A mask that turns the gradient of its gaps into that of its parameters.
+///
+/// per_head:   mask.pull_back(h, f, g, to), with f and g summed over all gaps of head h that are crossed forwards and backwards;
+/// per_token:  mask.pull_back(b, h, first, count, f, g, to) for one segment; f[t], g[t] of gap first + t, 0 < t < count.
+/// `to` has the parameters' shape; what belongs to the head or segment is overwritten.
+template <class Mask, class Real>
+concept pulls_back = requires(const Mask& mask, index_t n, double sum, const double* gaps, tensor_view<Real> to) {
+  requires Mask::gaps == gap::per_head;
+  mask.pull_back(n, sum, sum, to);
+} || requires(const Mask& mask, index_t n, const double* gaps, tensor_view<Real> to) {
+  requires Mask::gaps == gap::per_token;
+  mask.pull_back(n, n, n, n, gaps, gaps, to);
+};
+
 namespace detail {
 
 template <class T>

@@ -23,6 +23,13 @@ struct fixed_decay {
 
   complaint check(index_t, index_t H, index_t) const { return detail::check_gates("log_decay", log_decay, 1, H, 1); }
   std::string parameter_of(direction, index_t, index_t h, index_t) const { return sentence("log_decay[h = ", h, "]"); }
+
+  /// d log_decay_h = sum of the gradients of all gaps, crossed either way, over the batch.
+  template <class Real>
+  void pull_back(index_t h, double f, double g, const tensor_view<Real>& to) const {
+    to(0, h, 0, 0) = static_cast<Real>(f + g);
+  }
+
   auto parameters() const { return std::tuple(log_decay); }
 };
 

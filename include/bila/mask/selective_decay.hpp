@@ -48,6 +48,17 @@ struct selective_decay {
   std::string parameter_of(direction way, index_t b, index_t h, index_t t) const {
     return sentence("log_decay[b = ", b, ", h = ", h, ", t = ", token(way, t), "]");
   }
+
+  /// d a_t = the gradients of the one or two gaps whose decay it is.
+  template <class Real>
+  void pull_back(index_t b, index_t h, index_t first, index_t count, const double* f, const double* g, const tensor_view<Real>& to) const {
+    const index_t forward = 0 - token(direction::forward, 0), backward = 0 - token(direction::backward, 0);  // from a token to its gap
+    for (index_t t = 0; t < count; ++t) {
+      const index_t a = t + forward, c = t + backward;
+      to(b, h, first + t, 0) = static_cast<Real>((a > 0 && a < count ? f[a] : 0) + (c > 0 && c < count ? g[c] : 0));
+    }
+  }
+
   auto parameters() const { return std::tuple(log_decay); }
 };
 

@@ -12,11 +12,24 @@ struct quotient {
   Real factor, divisor;
 };
 
+/// How a loss enters a form again: dN = numerator dy, dZ = row_sum, and the token's part in the gradient of the scale, all with N and
+/// Z unscaled.
+template <class Real>
+struct slope {
+  Real numerator, row_sum, scale;
+};
+
 /// A normaliser n(Z). From the unscaled row sum Z and the score scale s it gives the quotient that equals s N / n(s Z).
 template <class Norm>
 concept normaliser = requires(const Norm& norm, double x) {
   { Norm::uses_row_sum } -> std::convertible_to<bool>;
   { norm(x, x) } -> std::same_as<quotient<double>>;
+};
+
+/// A normaliser that a gradient can pass.
+template <class Norm>
+concept differentiable_normaliser = normaliser<Norm> && requires(const Norm& norm, double x) {
+  { norm.slope(x, x, x) } -> std::same_as<slope<double>>;
 };
 
 namespace norm {
@@ -28,6 +41,12 @@ struct none {
   template <class Real>
   constexpr quotient<Real> operator()(Real, Real scale) const {
     return {scale, Real(1)};
+  }
+
+  /// dy_y = dy . y
+  template <class Real>
+  constexpr bila::slope<Real> slope(Real, Real scale, Real dy_y) const {
+    return {scale, Real(0), dy_y / scale};
   }
 };
 

@@ -23,6 +23,14 @@ struct row_sum {
     return {Real(1), Z + static_cast<Real>(eps)};
   }
 
+  /// y does not depend on the scale. A row that was set to zero passes nothing.
+  template <class Real>
+  constexpr bila::slope<Real> slope(Real Z, Real, Real dy_y) const {
+    const Real n = Z + static_cast<Real>(eps);
+    if (n == 0) return {Real(0), Real(0), Real(0)};
+    return {Real(1) / n, -dy_y / n, Real(0)};
+  }
+
   complaint check() const { return std::isfinite(eps) && eps >= 0 ? complaint() : sentence("eps = ", eps, ", it must be finite and >= 0"); }
 };
 

@@ -6,6 +6,8 @@
 #include <bila/view/direction.hpp>
 #include <bila/view/overlap.hpp>
 #include <bila/view/segments.hpp>
+#include <bila/view/state.hpp>
+#include <bila/view/storage.hpp>
 #include <bila/view/tensor_view.hpp>
 
 #include <cmath>
@@ -22,30 +24,64 @@ namespace bila::inline v0_1 {
 /// Source: LION (arXiv 2502.16249), the masked form Y = norm((Q K^T) o M) V.
 template <class T>
 struct inputs {
-  tensor_view<const T> q, k, v;
+  tensor_view<const T> q{}, k{}, v{};
   double scale = 1;                                    // of the scores
   double diagonal = 1;                                 // weight of a token on itself: 1 LION, 2 an uncorrected double scan, 0 strict
   bila::direction direction = bila::direction::both;
   std::span<const index_t> offsets = {};               // packed segments [offsets[n], offsets[n+1]) of the one batch row
   std::span<const index_t> lengths = {};               // valid tokens of each batch row; the rest is never read, and y = 0 there
+  state<const real_of<T>> initial_forward = {};        // what comes before the first token of each sequence
+  state<const real_of<T>> initial_backward = {};       // what comes after its last
 };
 
+template <class T, class U, class V>
+inputs(tensor_view<T>, tensor_view<U>, tensor_view<V>) -> inputs<std::remove_const_t<T>>;
+
+/// What attention writes. Only y is required: an empty view is not written.
+///
+/// row_sum: [B, H, L, 1], the unscaled Z; all that a gradient needs saved besides y. final_forward is the state after each sequence's
+/// last token, final_backward the one at its first: what the next piece takes as its initial state.
 template <class T>
-inputs(tensor_view<T>, tensor_view<T>, tensor_view<T>) -> inputs<std::remove_const_t<T>>;
-template <class T>
-inputs(tensor_view<T>, tensor_view<const T>, tensor_view<const T>) -> inputs<T>;
+struct outputs {
+  tensor_view<T> y;  // [B, H, L, Dv]
+  tensor_view<real_of<T>> row_sum = {};
+  state<real_of<T>> final_forward = {};
+  state<real_of<T>> final_backward = {};
+};
 
 /// The sizes of one call, all taken from the output, q and k.
 struct geometry {
   index_t B, H, L, Lk, Dk, Dv;  // Lk, the length of k and v, differs from L in cross attention only
 };
 
-template <class T>
-geometry geometry_of(const inputs<T>& in, const tensor_view<T>& y) {
+template <class T, class Out>
+geometry geometry_of(const inputs<T>& in, const tensor_view<Out>& y) {
   return {y.batches(), y.heads(), y.length(), in.k.length(), in.q.features(), in.v.features()};
 }
 
+/// How many sequences there are, each with states of its own: batch rows or packed segments.
+template <class T>
+index_t sequences_of(const inputs<T>& in, const geometry& size) {
+  return in.offsets.empty() ? size.B : static_cast<index_t>(in.offsets.size()) - 1;
+}
+
 namespace detail {
+
+template <class T>
+complaint check_extents(const char* name, const tensor_view<T>& x, std::array<index_t, 4> wanted) {
+  if (x.data == nullptr || x.extents == wanted) return {};
+  return sentence(name, " has shape ", shape_in_words(x), ", it must be [", wanted[0], ", ", wanted[1], ", ", wanted[2], ", ", wanted[3], "]");
+}
+
+template <class T>
+complaint check_state(const std::string& name, const state<T>& x, index_t sequences, const geometry& size) {
+  if (!x.given()) return {};
+  for (complaint wrong : {check_extents((name + ".S").c_str(), x.S, {sequences, size.H, size.Dk, size.Dv}),
+                          check_extents((name + ".z").c_str(), x.z, {sequences, size.H, size.Dk, 1}),
+                          check_extents((name + ".log_decay").c_str(), x.log_decay, {sequences, size.H, 1, 1})})
+    if (!wrong.empty()) return wrong;
+  return {};
+}
 
 template <class T>
 complaint check_view(const char* name, const tensor_view<T>& x) {
@@ -67,8 +103,8 @@ inline complaint check_equal(const char* name, const char* axis, index_t found, 
   return sentence(name, " has ", axis, " ", found, " but ", other, " has ", wanted);
 }
 
-template <class T>
-complaint check_shapes(const inputs<T>& in, const tensor_view<T>& y) {
+template <class T, class Out>
+complaint check_shapes(const inputs<T>& in, const tensor_view<Out>& y) {
   const index_t B = y.batches(), H = y.heads(), L = y.length();
   for (const complaint& wrong : {
            check_equal("q", "batch size", in.q.batches(), "y", B),
@@ -112,10 +148,11 @@ complaint check_lengths(const inputs<T>& in, index_t B, index_t L) {
 
 }  // namespace detail
 
-/// Everything about q, k, v and y that can be wrong, in the order a reader would look; empty when nothing is.
-template <class T>
-complaint check(const inputs<T>& in, const tensor_view<T>& y) {
-  for (const complaint& wrong : {detail::check_view("q", in.q), detail::check_view("k", in.k), detail::check_view("v", in.v), detail::check_view("y", y)})
+/// Everything about q, k, v, the options and the shape of y that can be wrong, in the order a reader would look; empty if nothing is.
+template <class T, class Out>
+complaint check(const inputs<T>& in, const tensor_view<Out>& y) {
+  for (const complaint& wrong :
+       {detail::check_view("q", in.q), detail::check_view("k", in.k), detail::check_view("v", in.v), detail::check_view("y", y)})
     if (!wrong.empty()) return wrong;
   if (const complaint wrong = detail::check_shapes(in, y); !wrong.empty()) return wrong;
   if (!std::isfinite(in.scale)) return sentence("scale = ", in.scale, ", it must be finite");
@@ -124,12 +161,32 @@ complaint check(const inputs<T>& in, const tensor_view<T>& y) {
     if (const complaint wrong = detail::check_lengths(in, y.batches(), y.length()); !wrong.empty()) return wrong;
   if (!in.offsets.empty())
     if (const complaint wrong = detail::check_offsets(in, y.batches(), y.length()); !wrong.empty()) return wrong;
-  if (y.empty()) return {};
-  if (detail::shares_memory_with_itself(y)) return sentence("y: two of its elements share memory (strides ", detail::strides_in_words(y), ")");
-  if (detail::may_overlap(y, in.q)) return sentence("y overlaps q in memory");
-  if (detail::may_overlap(y, in.k)) return sentence("y overlaps k in memory");
-  if (detail::may_overlap(y, in.v)) return sentence("y overlaps v in memory");
+  const geometry size = geometry_of(in, y);
+  for (const complaint& wrong : {detail::check_state("initial_forward", in.initial_forward, sequences_of(in, size), size),
+                                 detail::check_state("initial_backward", in.initial_backward, sequences_of(in, size), size)})
+    if (!wrong.empty()) return wrong;
   return {};
+}
+
+/// The same with all that attention writes.
+template <class T>
+complaint check(const inputs<T>& in, const outputs<T>& out) {
+  if (complaint wrong = check(in, out.y); !wrong.empty()) return wrong;
+  const geometry size = geometry_of(in, out.y);
+  for (const complaint& wrong : {
+           detail::check_extents("row_sum", out.row_sum, {size.B, size.H, size.L, 1}),
+           detail::check_state("final_forward", out.final_forward, sequences_of(in, size), size),
+           detail::check_state("final_backward", out.final_backward, sequences_of(in, size), size),
+       })
+    if (!wrong.empty()) return wrong;
+  using detail::footprint;
+  return detail::check_overlaps({{"y", footprint(out.y)},
+                                 {"row_sum", footprint(out.row_sum)},
+                                 {"final_forward.S", footprint(out.final_forward.S)},
+                                 {"final_forward.z", footprint(out.final_forward.z)},
+                                 {"final_backward.S", footprint(out.final_backward.S)},
+                                 {"final_backward.z", footprint(out.final_backward.z)}},
+                                {{"q", footprint(in.q)}, {"k", footprint(in.k)}, {"v", footprint(in.v)}});
 }
 
 /// The segments that the inputs are cut into: packed ones, valid prefixes, or whole rows.

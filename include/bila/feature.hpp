@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Feature maps over whole tensors: phi(x), and the gradient of a loss by x from that by phi(x).
+#pragma once
+
+#include <bila/attend.hpp>
+#include <bila/feature/maps.hpp>
+#include <bila/kernel/reference.hpp>
+
+#include <type_traits>
+#include <utility>
+
+namespace bila::inline v0_1 {
+
+namespace detail {
+
+template <class Map, class T, class U>
+complaint check_map(const Map& map, const char* from_name, const tensor_view<T>& x, const char* to_name, const tensor_view<U>& phi) {
+  for (const complaint& wrong : {check_view(from_name, x), check_view(to_name, phi)})
+    if (!wrong.empty()) return wrong;
+  const std::array<index_t, 4> wanted{x.batches(), x.heads(), x.length(), map.width(x.features())};
+  if (phi.extents == wanted) return {};
+  return sentence(to_name, " has shape ", shape_in_words(phi), ", it must be [", wanted[0], ", ", wanted[1], ", ", wanted[2], ", ", wanted[3], "]");
+}
+
+/// Runs work(b, h, l, arena) for every token, a head at a time.
+template <class T, class Work>
+void for_each_row(const cpu& backend, const tensor_view<T>& x, std::size_t scratch, const Work& work) {
+  schedule s{1, 1, x.batches() * x.heads(), 0, scratch, 0};
+  s.slots = std::clamp<index_t>(s.tasks, 1, threads_of(backend));
+  run_tasks(backend, s, [&](index_t task, kernel::arena memory, std::byte*) {
+    for (index_t l = 0; l < x.length(); ++l) work(task / x.heads(), task % x.heads(), l, memory);
+  });
+}
+
+}  // namespace detail
+
+inline namespace BILA_RAISING {
+
+/// phi = map(x), row by row, computed in float (double for double) and rounded once.
+///
+/// Shapes: x [B, H, L, d], phi [B, H, L, map.width(d)]. Throws std::invalid_argument when they disagree or the two overlap.
+template <feature::map Map, class T>
+void features(const cpu& backend, const Map& map, const std::type_identity_t<tensor_view<const T>>& x, const tensor_view<T>& phi) {
+  using Real = real_of<T>;
+  complaint wrong = detail::check_map(map, "x", x, "phi", phi);
+  if (wrong.empty()) wrong = detail::check_overlaps({{"phi", detail::footprint(phi)}}, {{"x", detail::footprint(x)}});
+  if (!wrong.empty()) raise(wrong);
+  const auto lay_out = [d = x.features(), width = phi.features()](kernel::arena& memory) {
+    return std::pair(memory.numbers<kernel::reference, Real>(d), memory.numbers<kernel::reference, Real>(width));
+  };
+  kernel::arena counter;
+  lay_out(counter);
+  detail::for_each_row(backend, x, counter.used(), [&](index_t b, index_t h, index_t l, kernel::arena memory) {
+    const auto [row, out] = lay_out(memory);
+    for (index_t d = 0; d < x.features(); ++d) row[d] = static_cast<Real>(x(b, h, l, d));
+    map.map(static_cast<const Real*>(row), x.features(), out);
+    for (index_t d = 0; d < phi.features(); ++d) phi(b, h, l, d) = static_cast<T>(out[d]);
+  });
+}
+
+/// dx = (d phi / dx)^T dphi, row by row. Shapes: x and dx [B, H, L, d], dphi [B, H, L, map.width(d)]; dx is overwritten.
+/// Throws std::invalid_argument when they disagree, or dx overlaps x or dphi.
+template <feature::map Map, class T>
+void features_gradient(const cpu& backend, const Map& map, const std::type_identity_t<tensor_view<const T>>& x,
+                       const std::type_identity_t<tensor_view<const T>>& dphi, const tensor_view<T>& dx) {
+  using Real = real_of<T>;
+  complaint wrong = detail::check_map(map, "x", x, "dphi", dphi);
+  if (wrong.empty()) wrong = detail::check_map(feature::identity{}, "x", x, "dx", dx);
+  if (wrong.empty())
+    wrong = detail::check_overlaps({{"dx", detail::footprint(dx)}}, {{"x", detail::footprint(x)}, {"dphi", detail::footprint(dphi)}});
+  if (!wrong.empty()) raise(wrong);
+  struct rows {
+    Real *x, *phi, *g, *dx;
+  };
+  const auto lay_out = [d = x.features(), width = dphi.features()](kernel::arena& memory) {
+    const auto room = [&](index_t n) { return memory.numbers<kernel::reference, Real>(n); };
+    return rows{room(d), room(width), room(width), room(d)};
+  };
+  kernel::arena counter;
+  lay_out(counter);
+  detail::for_each_row(backend, x, counter.used(), [&](index_t b, index_t h, index_t l, kernel::arena memory) {
+    const rows r = lay_out(memory);
+    for (index_t d = 0; d < x.features(); ++d) r.x[d] = static_cast<Real>(x(b, h, l, d));
+    for (index_t d = 0; d < dphi.features(); ++d) r.g[d] = static_cast<Real>(dphi(b, h, l, d));
+    map.map(static_cast<const Real*>(r.x), x.features(), r.phi);
+    map.pull_back(static_cast<const Real*>(r.x), static_cast<const Real*>(r.phi), static_cast<const Real*>(r.g), x.features(), r.dx);
+    for (index_t d = 0; d < dx.features(); ++d) dx(b, h, l, d) = static_cast<T>(r.dx[d]);
+  });
+}
+
+}  // namespace BILA_RAISING
+
+}  // namespace bila::inline v0_1

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+// The door for the way back: from the gradient of a loss by y to its gradient by everything that attend read.
+#pragma once
+
+#include <bila/attend.hpp>
+#include <bila/form/head_gradient.hpp>
+
+#include <numeric>
+
+namespace bila::inline v0_1 {
+
+/// What the forward pass wrote and the gradient reads: y and, for a norm that uses it, the row sum. Nothing else need be kept:
+/// sizeof(T) Dv + sizeof(real_of<T>) bytes per token and head, beside the inputs.
+template <class T>
+struct saved {
+  tensor_view<const T> y;                        // [B, H, L, Dv]
+  tensor_view<const real_of<T>> row_sum = {};    // [B, H, L, 1]
+};
+
+/// The gradient of the loss by what attend wrote. Any strides: a broadcast gradient has strides of zero.
+template <class T>
+struct output_gradients {
+  tensor_view<const T> y;                               // [B, H, L, Dv]
+  state<const real_of<T>> final_forward = {};           // empty: the loss does not depend on it
+  state<const real_of<T>> final_backward = {};
+};
+
+/// The gradient of the loss by what attend read. An empty view is not wanted; the others are overwritten, whatever they held.
+template <class T>
+struct gradients {
+  tensor_view<T> q = {}, k = {}, v = {};                // shapes of inputs::q, k, v
+  tensor_view<real_of<T>> log_decay = {};               // shape of the mask's log_decay: fixed_decay [1, H, 1, 1], selective_decay [B, H, L, 1]
+  tensor_view<real_of<T>> log_forward = {};             // [B, H, L, 1], of the gaps of any gapped mask; 0 at a segment's first token
+  tensor_view<real_of<T>> log_backward = {};            // the same, crossed backwards
+  double* scale = nullptr;
+  double* diagonal = nullptr;
+  state<real_of<T>> initial_forward = {};               // log_decay, where given: of the gap by which the state enters
+  state<real_of<T>> initial_backward = {};
+};
+
+namespace detail {
+
+/// One head's share of what is summed over heads, batch rows or segments.
+struct scalar_gradients {
+  double forward, backward, scale, diagonal;  // forward and backward: over all gaps
+};
+static_assert(sizeof(scalar_gradients) == 4 * sizeof(double));
+
+/// Heads that read or write one tensor together are one task's, so that sums have one order: this many tasks per batch row.
+template <class T>
+index_t head_groups(const inputs<T>& in) {
+  return std::gcd(std::gcd(in.q.heads(), in.k.heads()), in.v.heads());
+}
+
+/// Room in which the heads of a group add up a gradient that is stored in 16 bits.
+template <class Kernel, class T>
+rows<real_of<T>> room_for_sum(kernel::arena& memory, index_t L, index_t width) {
+  if constexpr (form::is_narrow<T>) {
+    const kernel::tile<real_of<T>> room = memory.padded<Kernel, real_of<T>>(L, width);
+    return {room.data, L, width, room.stride, 1};
+  } else {
+    return {};
+  }
+}
+
+template <class Mask, class T>
+inline constexpr bool has_log_decay = false;
+
+template <gapped Mask, class T>
+inline constexpr bool has_log_decay<Mask, T> = pulls_back<Mask, real_of<T>>;
+
+template <class Form, class Mask, class Norm, class T>
+complaint check_gradient_call(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+                              const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
+  complaint wrong = check(backend);
+  if constexpr (requires { form.check(); })
+    if (wrong.empty()) wrong = form.check();
+  if constexpr (requires { norm.check(); })
+    if (wrong.empty()) wrong = norm.check();
+  if (wrong.empty()) wrong = check(in, kept.y);
+  if (!wrong.empty()) return wrong;
+
+  const geometry size = geometry_of(in, kept.y);
+  if (size.L != size.Lk) return sentence("k has length ", size.Lk, " but q has ", size.L, ": the gradient needs them equal");
+  if (dy.y.extents != kept.y.extents)
+    return sentence("dy has shape ", shape_in_words(dy.y), " but y has ", shape_in_words(kept.y));
+  if (dy.y.data == nullptr && !dy.y.empty()) return sentence("dy: the data pointer is null");
+  if (Norm::uses_row_sum && kept.row_sum.data == nullptr && !kept.y.empty())
+    return sentence("row_sum is missing: the norm uses it, and attend writes it to outputs::row_sum");
+  if (to.scale != nullptr && in.scale == 0) return sentence("scale = 0: its gradient needs N, of which y keeps nothing");
+  const std::array<index_t, 4> tokens{size.B, size.H, size.L, 1};
+  const index_t sequences = sequences_of(in, size);
+  for (const complaint& words : {
+           check_extents("row_sum", kept.row_sum, tokens),
+           check_extents("gradients.q", to.q, in.q.extents),
+           check_extents("gradients.k", to.k, in.k.extents),
+           check_extents("gradients.v", to.v, in.v.extents),
+           check_extents("gradients.log_forward", to.log_forward, tokens),
+           check_extents("gradients.log_backward", to.log_backward, tokens),
+           check_state("final_forward's gradient", dy.final_forward, sequences, size),
+           check_state("final_backward's gradient", dy.final_backward, sequences, size),
+           check_state("gradients.initial_forward", to.initial_forward, sequences, size),
+           check_state("gradients.initial_backward", to.initial_backward, sequences, size),
+           check_states<Form>(in, outputs<T>{}, Norm::uses_row_sum),
+           check_state_use<Form>("the gradient of final_forward", dy.final_forward, in.direction, direction::backward, Norm::uses_row_sum),
+           check_state_use<Form>("the gradient of final_backward", dy.final_backward, in.direction, direction::forward, Norm::uses_row_sum),
+           check_state_use<Form>("gradients.initial_forward", to.initial_forward, in.direction, direction::backward, Norm::uses_row_sum),
+           check_state_use<Form>("gradients.initial_backward", to.initial_backward, in.direction, direction::forward, Norm::uses_row_sum),
+           check_mask(mask, in, size),
+       })
+    if (!words.empty()) return words;
+  if (to.log_decay.data != nullptr) {
+    if constexpr (has_log_decay<Mask, T>) {
+      const auto parameter = std::get<0>(mask.parameters());
+      if (to.log_decay.extents != parameter.extents)
+        return sentence("gradients.log_decay has shape ", shape_in_words(to.log_decay), ", it must be ", shape_in_words(parameter));
+    } else {
+      return sentence("gradients.log_decay is given, but this mask has no parameter of that name: ask for log_forward and log_backward");
+    }
+  }
+  if constexpr (!gapped<Mask>)
+    if (to.log_forward.data != nullptr || to.log_backward.data != nullptr)
+      return sentence("gradients.log_forward or log_backward is given, but this mask has no gaps");
+  return check_overlaps({{"gradients.q", footprint(to.q)},
+                         {"gradients.k", footprint(to.k)},
+                         {"gradients.v", footprint(to.v)},
+                         {"gradients.log_decay", footprint(to.log_decay)},
+                         {"gradients.log_forward", footprint(to.log_forward)},
+                         {"gradients.log_backward", footprint(to.log_backward)},
+                         {"gradients.initial_forward.S", footprint(to.initial_forward.S)},
+                         {"gradients.initial_forward.z", footprint(to.initial_forward.z)},
+                         {"gradients.initial_backward.S", footprint(to.initial_backward.S)},
+                         {"gradients.initial_backward.z", footprint(to.initial_backward.z)}},
+                        {{"q", footprint(in.q)},
+                         {"k", footprint(in.k)},
+                         {"v", footprint(in.v)},
+                         {"y", footprint(kept.y)},
+                         {"row_sum", footprint(kept.row_sum)},
+                         {"dy", footprint(dy.y)}});
+}
+
+template <class Kernel, class Form, class T>
+schedule plan_gradient(const cpu& backend, const Form& form, const inputs<T>& in, const geometry& size) {
+  const form::head_size largest = largest_head(in, size);
+  kernel::arena counter;
+  for (const index_t width : {size.Dk, size.Dk, size.Dv}) room_for_sum<Kernel, T>(counter, largest.L, width);
+  for (int way = 0; way < 2; ++way) counter.numbers<Kernel, double>(largest.L + 1);
+  kernel::arena inside;
+  form.gradient().template plan<Kernel, T>(inside, largest);
+
+  schedule s{segments_of(in, size).count(), 1, 0, 0, counter.used() + inside.used(), 0};
+  s.tasks = size.B * size.H == 0 ? 0 : size.B * head_groups(in) * s.segments;
+  s.slots = std::clamp<index_t>(s.tasks, 1, threads_of(backend));
+  kernel::arena shared;
+  shared.numbers<Kernel, double>(4 * size.B * size.H * s.segments);
+  s.shared_bytes = shared.used();
+  return s;
+}
+
+/// A decay of exactly zero passes nothing, however the sums around it are rounded; nor does a border.
+template <direction Way, class Mask>
+void clear_dead_gaps(const form::head_mask<Mask>& mask, index_t count, double* gaps) {
+  gaps[0] = gaps[count] = 0;
+  for (index_t t = 1; t < count; ++t)
+    if (mask.template decay<Way>(t) == 0) gaps[t] = 0;
+}
+
+template <class Real>
+void write_gaps(const tensor_view<Real>& to, index_t b, index_t h, const segment& piece, const double* gaps) {
+  if (to.data == nullptr) return;
+  for (index_t t = 0; t < piece.count; ++t) to(b, h, piece.first + t, 0) = static_cast<Real>(gaps[t]);
+}
+
+/// Zeros from token `first` on.
+template <class T>
+void clear_tokens(const tensor_view<T>& to, index_t b, index_t h, index_t first) {
+  if (to.data == nullptr) return;
+  for (index_t l = first; l < to.length(); ++l)
+    for (index_t d = 0; d < to.features(); ++d) to(b, h, l, d) = T(0);
+}
+
+/// A call's arguments, as every task needs them.
+template <class Form, class Mask, class Norm, class T>
+struct gradient_call {
+  const Form& form;
+  const Mask& mask;
+  const Norm& norm;
+  const inputs<T>& in;
+  const saved<T>& kept;
+  const output_gradients<T>& dy;
+  const gradients<T>& to;
+  geometry size;
+};
+
+/// One segment of the heads of one group, in order.
+template <class Kernel, class Form, class Mask, class Norm, class T>
+void run_gradient_task(index_t task, kernel::arena memory, scalar_gradients* parts, const schedule& s,
+                       const gradient_call<Form, Mask, Norm, T>& c) {
+  using Real = real_of<T>;
+  const geometry& size = c.size;
+  const index_t groups = head_groups(c.in), n = task % s.segments, group = task / s.segments % groups, b = task / s.segments / groups;
+  const segment piece = segments_of(c.in, size)(b, n);
+  const index_t sequence = b * s.segments + n, per_group = size.H / groups;
+  const rows<Real> sum_q = room_for_sum<Kernel, T>(memory, piece.count, size.Dk), sum_k = room_for_sum<Kernel, T>(memory, piece.count, size.Dk),
+                   sum_v = room_for_sum<Kernel, T>(memory, piece.count, size.Dv);
+  double* const forward = memory.numbers<Kernel, double>(piece.count + 1);
+  double* const backward = memory.numbers<Kernel, double>(piece.count + 1);
+
+  for (index_t h = group * per_group; h < (group + 1) * per_group; ++h) {
+    const auto sum_rows = [&](const tensor_view<T>& to, const rows<Real>& sum) {
+      form::gradient_rows<T> result;
+      if (to.data == nullptr) return result;
+      const index_t sharing = size.H / to.heads();
+      result.out = rows_of(to, size, b, h, piece);
+      if constexpr (form::is_narrow<T>)
+        result.sum = sum;
+      else
+        result.sum = result.out;
+      result.first = h % sharing == 0;
+      result.last = (h + 1) % sharing == 0;
+      if (result.first) clear_tokens(to, b, h / sharing, c.in.lengths.empty() ? to.length() : piece.count);
+      return result;
+    };
+    const form::head<T, Mask> head = head_of(b, h, n, c.mask, c.in, size);
+    form::head_gradient<T> g;
+    g.y = rows_of(c.kept.y, size, b, h, piece);
+    if (c.kept.row_sum.data != nullptr) g.row_sum = rows_of(c.kept.row_sum, size, b, h, piece);
+    g.dy = rows_of(c.dy.y, size, b, h, piece);
+    g.final_forward = head_state_of(c.dy.final_forward, sequence, h);
+    g.final_backward = head_state_of(c.dy.final_backward, sequence, h);
+    g.initial_forward = head_state_of(c.to.initial_forward, sequence, h);
+    g.initial_backward = head_state_of(c.to.initial_backward, sequence, h);
+    g.q = sum_rows(c.to.q, sum_q);
+    g.k = sum_rows(c.to.k, sum_k);
+    g.v = sum_rows(c.to.v, sum_v);
+    if constexpr (gapped<Mask>)
+      if (Mask::gaps != gap::none || c.to.log_forward.data != nullptr || c.to.log_backward.data != nullptr || head.has_states()) {
+        g.forward = forward;
+        g.backward = backward;
+        std::fill_n(forward, piece.count + 1, 0.0);
+        std::fill_n(backward, piece.count + 1, 0.0);
+      }
+
+    if (piece.count > 0) {
+      kernel::arena inside = memory;  // each head starts over
+      c.form.gradient().template run<Kernel>(head, g, c.norm, inside);
+    } else {
+      pass_on(g.final_forward, g.initial_forward);
+      pass_on(g.final_backward, g.initial_backward);
+    }
+
+    scalar_gradients& part = parts[(b * size.H + h) * s.segments + n] = {0, 0, g.scale, g.diagonal};
+    if constexpr (gapped<Mask>) {
+      if (g.forward == nullptr) continue;
+      const auto at_border = [&](const state<Real>& to, double gradient) {
+        if (to.log_decay.data != nullptr) to.log_decay(sequence, h, 0, 0) = static_cast<Real>(gradient);
+      };
+      at_border(c.to.initial_forward, forward[0]);
+      at_border(c.to.initial_backward, backward[piece.count]);
+      clear_dead_gaps<direction::forward>(head.mask, piece.count, forward);
+      clear_dead_gaps<direction::backward>(head.mask, piece.count, backward);
+      part.forward = std::accumulate(forward, forward + piece.count, 0.0);
+      part.backward = std::accumulate(backward, backward + piece.count, 0.0);
+      write_gaps(c.to.log_forward, b, h, piece, forward);
+      write_gaps(c.to.log_backward, b, h, piece, backward);
+      if constexpr (pulls_back<Mask, Real> && Mask::gaps == gap::per_token)
+        if (c.to.log_decay.data != nullptr) c.mask.pull_back(b, h, piece.first, piece.count, forward, backward, c.to.log_decay);
+      if (c.in.lengths.empty()) continue;
+      clear_tokens(c.to.log_forward, b, h, piece.count);
+      clear_tokens(c.to.log_backward, b, h, piece.count);
+      if constexpr (Mask::gaps == gap::per_token) clear_tokens(c.to.log_decay, b, h, piece.count);
+    }
+  }
+}
+
+/// What is summed over batch rows, heads and segments, in that order.
+template <class Mask, class T>
+void sum_scalars(const Mask& mask, const gradients<T>& to, const scalar_gradients* parts, const geometry& size, index_t segments) {
+  double scale = 0, diagonal = 0;
+  for (index_t p = 0; p < size.B * size.H * segments; ++p) {
+    scale += parts[p].scale;
+    diagonal += parts[p].diagonal;
+  }
+  if (to.scale != nullptr) *to.scale = scale;
+  if (to.diagonal != nullptr) *to.diagonal = diagonal;
+  if constexpr (has_log_decay<Mask, T>)
+    if constexpr (Mask::gaps == gap::per_head) {
+      if (to.log_decay.data == nullptr) return;
+      for (index_t h = 0; h < size.H; ++h) {
+        double forward = 0, backward = 0;
+        for (index_t b = 0; b < size.B; ++b)
+          for (index_t n = 0; n < segments; ++n) {
+            forward += parts[(b * size.H + h) * segments + n].forward;
+            backward += parts[(b * size.H + h) * segments + n].backward;
+          }
+        mask.pull_back(h, forward, backward, to.log_decay);
+      }
+    }
+}
+
+}  // namespace detail
+
+inline namespace BILA_RAISING {
+
+/// The gradient of a loss by everything that `attend` read, from its gradient dy by y (and by final states).
+///
+/// The forward operator with its arguments permuted, at the cost of the form it is asked of; through the norm with the row sum that
+/// the forward call saved. The loss may have been computed in another form. Every gradient that is asked for is overwritten; at
+/// padding it is exactly zero, and so is that of a log decay of -inf. The same bits for every number of threads.
+/// Throws std::invalid_argument naming the argument, the place and the value, before anything is written.
+/// Source: the transposed masked form of LION (arXiv 2502.16249); gate gradients as in Mamba-2 (arXiv 2405.21060), local to a chunk.
+template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
+void gradient(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const saved<T>& kept,
+              const output_gradients<T>& dy, const gradients<T>& to) {
+  static_assert(storage<T>, "bila::gradient: q, k, v and y are float, double, bila::bf16 or bila::f16");
+  static_assert(detail::accepts<Form, Mask>, "bila::gradient: this form does not accept this mask (see bila/form/README.md)");
+  static_assert(differentiable_normaliser<Norm>, "bila::gradient: this norm has no slope() (see bila/norm/none.hpp)");
+  if constexpr (detail::accepts<Form, Mask> && differentiable_normaliser<Norm>) {
+    if (const complaint wrong = detail::check_gradient_call(backend, form, mask, norm, in, kept, dy, to); !wrong.empty()) raise(wrong);
+    const geometry size = geometry_of(in, kept.y);
+    const detail::schedule s = detail::plan_gradient<Kernel>(backend, form, in, size);
+    if (const complaint wrong = detail::check_workspace(backend, s); !wrong.empty()) raise(wrong);
+    const detail::gradient_call<Form, Mask, Norm, T> call{form, mask, norm, in, kept, dy, to, size};
+    const auto parts_in = [](std::byte* shared) { return reinterpret_cast<detail::scalar_gradients*>(shared); };
+    std::byte* const shared = detail::run_tasks(backend, s, [&](index_t task, kernel::arena memory, std::byte* all) {
+      detail::run_gradient_task<Kernel>(task, memory, parts_in(all), s, call);
+    });
+    detail::sum_scalars(mask, to, parts_in(shared), size, s.segments);
+  }
+}
+
+/// The same on one thread.
+template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
+void gradient(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const saved<T>& kept,
+              const output_gradients<T>& dy, const gradients<T>& to) {
+  gradient<Kernel>(cpu{}, form, mask, norm, in, kept, dy, to);
+}
+
+/// Bytes of `cpu.workspace` that `gradient` needs with this backend, form and these inputs; y_like has the shape of y.
+template <class Kernel = kernel::eigen, class Form, class T>
+std::size_t gradient_workspace_bytes(const cpu& backend, const Form& form, const inputs<T>& in, const tensor_view<const T>& y_like) {
+  return detail::plan_gradient<Kernel>(backend, form, in, geometry_of(in, y_like)).bytes();
+}
+
+}  // namespace BILA_RAISING
+
+}  // namespace bila::inline v0_1

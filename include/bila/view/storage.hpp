@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tensors may be stored in, and the type that is computed in. 16-bit numbers are storage only: they are widened to float when
+// read and rounded once, to nearest even, when written. Their layout is that of CUDA's __nv_bfloat16 and __half.
+#pragma once
+
+#include <bit>
+#include <concepts>
+#include <cstdint>
+
+namespace bila::inline v0_1 {
+
+/// The upper half of a float: 8 bits of exponent, 7 of fraction.
+struct bf16 {
+  std::uint16_t bits = 0;
+
+  bf16() = default;
+
+  constexpr explicit bf16(float x) {
+    const auto word = std::bit_cast<std::uint32_t>(x);
+    const bool nan = (word & 0x7fffffffu) > 0x7f800000u;
+    const std::uint32_t rounded = word + 0x7fffu + ((word >> 16) & 1u);            // half, or a little less if that would be a tie to odd
+    bits = static_cast<std::uint16_t>(nan ? (word >> 16) | 0x40u : rounded >> 16);  // a NaN stays one, and quiet
+  }
+
+  constexpr operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+};
+
+/// IEEE binary16: 5 bits of exponent, 10 of fraction; overflows to infinity above 65504.
+struct f16 {
+  std::uint16_t bits = 0;
+
+  f16() = default;
+
+  constexpr explicit f16(float x) {
+    const auto word = std::bit_cast<std::uint32_t>(x);
+    const std::uint32_t sign = (word >> 16) & 0x8000u, size = word & 0x7fffffffu;
+    std::uint32_t half = 0;
+    if (size > 0x7f800000u) {
+      half = 0x7e00u | ((size >> 13) & 0x3ffu);  // NaN, quiet
+    } else if (size >= 0x477ff000u) {
+      half = 0x7c00u;  // 65520 and above round to infinity
+    } else if (size >= 0x38800000u) {
+      half = (size - 0x38000000u + 0xfffu + ((size >> 13) & 1u)) >> 13;  // normal: rebias the exponent, round
+    } else {
+      // Below 2^-14 the result counts in steps of 2^-24. Adding 0.5, whose last bit is worth just that, lets the float unit round.
+      half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) + 0.5f) - 0x3f000000u;
+    }
+    bits = static_cast<std::uint16_t>(sign | half);
+  }
+
+  constexpr operator float() const {
+    const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16, size = bits & 0x7fffu;
+    std::uint32_t word = 0;
+    if (size >= 0x7c00u)
+      word = 0x7f800000u | ((size & 0x3ffu) << 13);
+    else if (size >= 0x400u)
+      word = (size << 13) + 0x38000000u;
+    else
+      word = std::bit_cast<std::uint32_t>(static_cast<float>(size) * 0x1p-24f);
+    return std::bit_cast<float>(sign | word);
+  }
+};
+
+/// What q, k, v and y may be stored in.
+template <class T>
+concept storage = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, bf16> || std::same_as<T, f16>;
+
+namespace detail {
+
+template <class T>
+struct arithmetic {
+  using type = float;
+};
+
+template <>
+struct arithmetic<double> {
+  using type = double;
+};
+
+}  // namespace detail
+
+/// What is computed in, and what states and row sums are stored in: float, or double for double.
+template <storage T>
+using real_of = typename detail::arithmetic<T>::type;
+
+}  // namespace bila::inline v0_1
