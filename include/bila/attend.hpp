@@ -169,8 +169,8 @@ complaint check_call(const cpu& backend, const Form& form, const Mask& mask, con
     if (wrong.empty()) wrong = norm.check();
   if (wrong.empty()) wrong = check(in, out);
   if (wrong.empty()) wrong = check_states<Form>(in, out, Norm::uses_row_sum);
+  if (wrong.empty()) wrong = check_gates_apart("y", out.y, mask);  // before its values are looked at
   if (wrong.empty()) wrong = check_mask(mask, in, geometry_of(in, out.y));
-  if (wrong.empty()) wrong = check_gates_apart("y", out.y, mask);
   if (!wrong.empty() || backend.workspace.empty()) return wrong;
   const schedule s = plan<Kernel>(backend, form, in, out);
   return check_workspace(backend, s);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Misuses that bila::attend refuses while compiling, each with one plain sentence.
+// Misuses that bila::attend and bila::gradient refuse while compiling, each with one plain sentence.
 #include <bila/bila.hpp>
 
 namespace {
@@ -8,6 +8,13 @@ struct window {
   double weight(bila::index_t, bila::index_t, bila::index_t i, bila::index_t j) const { return i == j ? 1 : 0; }
 };
 struct no_mask {};
+struct no_slope {
+  static constexpr bool uses_row_sum = false;
+  template <class Real>
+  bila::quotient<Real> operator()(Real, Real scale) const {
+    return {scale, Real(1)};
+  }
+};
 
 [[maybe_unused]] void misuse(const bila::inputs<float>& in, bila::tensor_view<float> y) {
   bila::attend(bila::form::full{}, window{}, bila::norm::none{}, in, y);
@@ -25,8 +32,14 @@ struct no_mask {};
   // expect: bila::attend: this type is no norm (see bila/norm/none.hpp)
   bila::attend(bila::form::full{}, bila::mask::all_ones{}, no_mask{}, in, y);
 #elif BILA_CASE == 5
-  // expect: bila::attend: q, k, v and y are float or double
+  // expect: constraints not satisfied
   bila::attend(bila::form::full{}, bila::mask::all_ones{}, bila::norm::none{}, bila::inputs<int>{}, bila::tensor_view<int>{});
+#elif BILA_CASE == 6
+  // expect: bila::gradient: this form does not accept this mask (see bila/form/README.md)
+  bila::gradient(bila::form::chunkwise{}, window{}, bila::norm::none{}, in, {}, {}, {});
+#elif BILA_CASE == 7
+  // expect: bila::gradient: this norm has no slope() (see bila/norm/none.hpp)
+  bila::gradient(bila::form::full{}, bila::mask::all_ones{}, no_slope{}, in, {}, {}, {});
 #endif
 }
 

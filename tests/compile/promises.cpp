@@ -26,6 +26,14 @@ static_assert(std::same_as<decltype(bila::matrix(std::declval<const Eigen::Matri
 static_assert(std::same_as<decltype(bila::matrix(std::declval<Eigen::Map<Eigen::MatrixXd>>())), view<double>>);
 static_assert(std::same_as<decltype(bila::matrix(std::declval<Eigen::Map<const Eigen::MatrixXd>>())), view<const double>>);
 
+// 16-bit numbers are two bytes of storage, and are computed in float.
+static_assert(bila::storage<float> && bila::storage<double> && bila::storage<bila::bf16> && bila::storage<bila::f16>);
+static_assert(!bila::storage<int> && !bila::storage<long double>);
+static_assert(sizeof(bila::bf16) == 2 && sizeof(bila::f16) == 2);
+static_assert(std::is_trivially_copyable_v<bila::bf16> && std::is_trivially_copyable_v<bila::f16>);
+static_assert(std::same_as<bila::real_of<bila::bf16>, float> && std::same_as<bila::real_of<double>, double>);
+static_assert(!std::is_convertible_v<float, bila::bf16> && !std::is_convertible_v<float, bila::f16>);  // rounding is asked for
+
 // The four masks give gaps.
 using ones = bila::mask::all_ones;
 using fixed = decltype(bila::mask::fixed_decay{std::declval<view<float>>()});
@@ -59,7 +67,7 @@ static_assert(!std::is_constructible_v<selective, view<const double>>);
 static_assert(!std::is_default_constructible_v<selective>);
 
 // Options have the documented defaults.
-static_assert(bila::form::chunkwise{}.size == 64 && bila::cpu{}.threads == 1);
+static_assert(bila::form::chunkwise{}.size == 32 && bila::cpu{}.threads == 1);
 static_assert(bila::inputs<float>{}.scale == 1 && bila::inputs<float>{}.diagonal == 1);
 static_assert(bila::inputs<float>{}.direction == bila::direction::both);
 static_assert(bila::norm::row_sum{}.eps == 0);

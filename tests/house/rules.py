@@ -18,12 +18,13 @@ MAY_INCLUDE = {
     "view": BASE,
     "mask": BASE | {"view"},
     "norm": BASE | {"view"},
+    "feature": BASE | {"view"},
     "kernel": BASE | {"view"},
     "form": BASE | {"view", "mask", "norm", "kernel"},
     "backend": BASE | {"view", "kernel"},
 }
 LAYERS = {"kernel/reference", "kernel/eigen"}  # chosen by the caller of attend, so nothing below it knows them, nor they each other
-SEES_EVERYTHING = {"attend", "bila"}
+SEES_EVERYTHING = {"attend", "gradient", "feature", "bila"}  # the doors, and all of them
 MAY_INCLUDE_EIGEN = {"view/eigen", "kernel/eigen", "backend/pool"}
 MAY_DEFINE_MACROS = {"config", "version"}
 

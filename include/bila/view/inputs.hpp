@@ -73,13 +73,14 @@ complaint check_extents(const char* name, const tensor_view<T>& x, std::array<in
   return sentence(name, " has shape ", shape_in_words(x), ", it must be [", wanted[0], ", ", wanted[1], ", ", wanted[2], ", ", wanted[3], "]");
 }
 
+/// `name` is that of the state, its parts are added.
 template <class T>
-complaint check_state(const std::string& name, const state<T>& x, index_t sequences, const geometry& size) {
+complaint check_state(const char* name, const state<T>& x, index_t sequences, const geometry& size) {
   if (!x.given()) return {};
-  for (complaint wrong : {check_extents((name + ".S").c_str(), x.S, {sequences, size.H, size.Dk, size.Dv}),
-                          check_extents((name + ".z").c_str(), x.z, {sequences, size.H, size.Dk, 1}),
-                          check_extents((name + ".log_decay").c_str(), x.log_decay, {sequences, size.H, 1, 1})})
-    if (!wrong.empty()) return wrong;
+  for (const complaint& wrong : {check_extents(".S", x.S, {sequences, size.H, size.Dk, size.Dv}),
+                                 check_extents(".z", x.z, {sequences, size.H, size.Dk, 1}),
+                                 check_extents(".log_decay", x.log_decay, {sequences, size.H, 1, 1})})
+    if (!wrong.empty()) return name + wrong;
   return {};
 }
 

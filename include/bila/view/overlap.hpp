@@ -38,6 +38,11 @@ struct footprint {
   bool empty() const { return std::find(extents.begin(), extents.end(), 0) != extents.end(); }
 };
 
+inline std::string strides_in_words(const footprint& x) {
+  const auto in_elements = [&x](std::size_t axis) { return x.strides[axis] / x.size; };
+  return sentence("[", in_elements(0), ", ", in_elements(1), ", ", in_elements(2), ", ", in_elements(3), "]");
+}
+
 /// Half-open range of addresses that a non-empty tensor touches.
 struct address_range {
   std::intptr_t first, last;
@@ -104,7 +109,7 @@ struct named_tensor {
 /// No output may overlap itself, an input, or another output.
 inline complaint check_overlaps(std::initializer_list<named_tensor> outputs, std::initializer_list<named_tensor> inputs) {
   for (const named_tensor& out : outputs) {
-    if (shares_memory_with_itself(out.memory)) return sentence(out.name, ": two of its elements share memory (see its strides)");
+    if (shares_memory_with_itself(out.memory)) return sentence(out.name, ": two of its elements share memory (strides ", strides_in_words(out.memory), ")");
     for (const named_tensor& in : inputs)
       if (may_overlap(out.memory, in.memory)) return sentence(out.name, " overlaps ", in.name, " in memory");
     for (const named_tensor& other : outputs)

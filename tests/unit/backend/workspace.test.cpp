@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The caller's memory: as much as workspace_bytes says and not one byte less, wherever it starts; and the memory that a thread
+// keeps.
+#include "support/catch.hpp"
+#include "support/problem.hpp"
+#include "support/refusal.hpp"
+
+#include <bila/backend/workspace.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace {
+
+using bila::index_t;
+
+constexpr std::byte poison{0xff};  // four or eight of them are a NaN
+
+}  // namespace
+
+TEST_CASE("a growing buffer is aligned, grows, and is then kept") {
+  bila::detail::growing_buffer buffer;
+  CHECK(buffer.at_least(0).size() == 0);
+  const auto first = buffer.at_least(100);
+  CHECK(first.size() >= 100);
+  CHECK(reinterpret_cast<std::uintptr_t>(first.data()) % bila::kernel::arena::alignment == 0);
+  CHECK(buffer.at_least(50).data() == first.data());
+  const auto second = buffer.at_least(5000);
+  CHECK(second.size() >= 5000);
+  CHECK(reinterpret_cast<std::uintptr_t>(second.data()) % bila::kernel::arena::alignment == 0);
+  CHECK(buffer.at_least(5000).data() == second.data());
+}
+
+TEMPLATE_TEST_CASE("workspace_bytes is enough, is needed, and nothing beyond it is touched", "", float, double) {
+  test::random_source random(611);
+  for (const auto& form : test::all_forms)
+    for (const auto kind : {test::mask_kind::all_ones, test::mask_kind::two_sided})
+      for (const int threads : {1, 3}) {
+        INFO(test::name_of(form) << ", " << test::name_of(kind) << ", " << threads << " threads");
+        const auto x = test::random_problem<TestType>(random, {1, 2, 130, 9, 37}, kind, bila::norm::row_sum{1e-6});
+        const auto expected = test::evaluate(form, x).y;
+        auto y = x.output();
+        const std::size_t bytes =
+            test::workspace_bytes<TestType>({.threads = threads}, form, x.mask(), x.norm, x.inputs(), y.view());
+        for (const std::size_t start : {0u, 1u, 4u, 63u}) {
+          constexpr std::size_t guard = 256;
+          std::vector<std::byte> memory(start + bytes + 2 * guard, poison);
+          const std::span<std::byte> space(memory.data() + guard + start, bytes);
+          const auto found = test::evaluate(form, x, {.threads = threads, .workspace = space});
+          CHECK(found.intact);
+          CHECK(same_bits(found.y, expected));
+          CHECK(std::all_of(memory.data(), space.data(), [](std::byte b) { return b == poison; }));
+          CHECK(std::all_of(space.data() + bytes, memory.data() + memory.size(), [](std::byte b) { return b == poison; }));
+        }
+        std::vector<std::byte> memory(bytes);
+        const std::string words = test::refusal([&] {
+          test::attend<TestType>({.threads = threads, .workspace = std::span(memory).first(bytes - 1)}, form, x.mask(), x.norm,
+                                 x.inputs(), y.view());
+        });
+        CHECK(test::has_all(words, {"cpu.workspace", std::to_string(bytes - 1), std::to_string(bytes)}));
+        bool untouched = true;
+        y.for_each([&](const TestType& value, index_t, index_t, index_t, index_t) { untouched = untouched && std::isnan(value); });
+        CHECK(untouched);
+      }
+}
+
+TEST_CASE("workspace_bytes refuses what the call would refuse, and looks past the workspace given") {
+  test::random_source random(612);
+  auto x = test::random_problem<float>(random, {1, 2, 30, 9, 7}, test::mask_kind::source, bila::norm::row_sum{1e-6});
+  auto y = x.output();
+  std::byte one_byte{};
+  CHECK(test::workspace_bytes<float>({.workspace = {&one_byte, 1}}, bila::form::full{}, x.mask(), x.norm, x.inputs(), y.view()) ==
+        test::workspace_bytes<float>({}, bila::form::full{}, x.mask(), x.norm, x.inputs(), y.view()));
+  x.gates(0, 1, 3) = 0.5;
+  CHECK(test::has_all(
+      test::refusal([&] { test::workspace_bytes<float>({}, bila::form::full{}, x.mask(), x.norm, x.inputs(), y.view()); }),
+      {"log_decay[b = 0, h = 1, t = 3]", "0.5"}));
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scratch memory that is counted first and laid out afterwards, by the same code.
+#include "support/catch.hpp"
+
+#include <bila/kernel/arena.hpp>
+#include <bila/kernel/eigen.hpp>
+#include <bila/kernel/reference.hpp>
+#include <bila/view/storage.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace {
+
+using bila::index_t;
+using bila::kernel::arena;
+using Kernel = bila::kernel::eigen;
+
+template <class Real>
+constexpr index_t lanes = Kernel::lanes<Real>;
+
+struct layout {
+  explicit layout(arena& memory)
+      : a(memory.padded<Kernel, float>(3, 5)),
+        b(memory.numbers<Kernel, double>(7)),
+        c(memory.padded<Kernel, double>(2, 9)),
+        d(memory.numbers<Kernel, float>(0)) {}
+  bila::kernel::tile<float> a;
+  double* b;
+  bila::kernel::tile<double> c;
+  float* d;
+};
+
+template <class T>
+std::uintptr_t address(const T* x) {
+  return reinterpret_cast<std::uintptr_t>(x);
+}
+
+}  // namespace
+
+TEST_CASE("counting and laying out agree; pieces are aligned, padded and apart") {
+  arena counter;
+  const layout nowhere(counter);
+  CHECK((nowhere.a.data == nullptr && nowhere.b == nullptr && nowhere.c.data == nullptr));
+
+  std::vector<std::byte> memory(counter.used() + arena::alignment);
+  std::byte* const base = memory.data() + (arena::alignment - address(memory.data()) % arena::alignment) % arena::alignment;
+  arena real(base);
+  const layout here(real);
+  CHECK(real.used() == counter.used());
+
+  CHECK((here.a.rows == 3 && here.a.columns == 5 && here.a.stride % lanes<float> == 0 && here.a.stride >= 5 &&
+         here.a.stride < 5 + lanes<float>));
+  CHECK((here.c.rows == 2 && here.c.columns == 9 && here.c.stride % lanes<double> == 0));
+  for (const auto start : {address(here.a.data), address(here.b), address(here.c.data)}) CHECK(start % arena::alignment == 0);
+  CHECK(address(here.a.data) + static_cast<std::size_t>(3 * here.a.stride) * sizeof(float) <= address(here.b));
+  CHECK(address(here.b) + static_cast<std::size_t>(bila::kernel::round_up(7, lanes<double>)) * sizeof(double) <=
+        address(here.c.data));
+  CHECK(address(here.c.data) + static_cast<std::size_t>(2 * here.c.stride) * sizeof(double) <= address(base) + real.used());
+}
+
+TEST_CASE("clear sets the padding too") {
+  std::vector<float> memory(24, 7);
+  bila::kernel::clear(bila::kernel::tile<float>{memory.data(), 2, 5, 8});
+  CHECK(std::count(memory.begin(), memory.begin() + 16, 0.0f) == 16);
+  CHECK(std::count(memory.begin() + 16, memory.end(), 7.0f) == 8);
+}
+
+TEST_CASE("tokens go into a padded tile and back, whatever their strides") {
+  std::vector<double> memory(60);
+  for (std::size_t n = 0; n < memory.size(); ++n) memory[n] = static_cast<double>(n);
+  for (const bila::rows<double>& tokens :
+       {bila::rows<double>{memory.data(), 3, 5, 5, 1}, bila::rows<double>{memory.data(), 3, 5, 1, 7},
+        bila::rows<double>{memory.data() + 59, 3, 5, -11, -2}, bila::rows<double>{memory.data() + 9, 3, 5, 0, 0}}) {
+    std::vector<double> room(32, std::numeric_limits<double>::quiet_NaN());
+    const bila::kernel::tile<double> to{room.data(), 3, 5, 8};
+    bila::kernel::load(to, bila::rows<const double>(tokens));
+    for (index_t i = 0; i < 3; ++i)
+      for (index_t d = 0; d < 8; ++d) CHECK(to.row(i)[d] == (d < 5 ? tokens(i, d) : 0));
+    CHECK(std::all_of(room.begin() + 24, room.end(), [](double x) { return std::isnan(x); }));
+
+    if (tokens.row_stride == 0) continue;
+    std::vector<double> expected = memory;
+    for (index_t i = 0; i < 3; ++i)
+      for (index_t d = 0; d < 5; ++d) {
+        to.row(i)[d] += 1000;
+        expected[static_cast<std::size_t>(&tokens(i, d) - memory.data())] += 1000;
+      }
+    bila::kernel::store(tokens, to);
+    CHECK(memory == expected);
+  }
+}
+
+TEST_CASE("16-bit tokens are widened on the way in and rounded on the way out") {
+  std::vector<bila::bf16> memory{bila::bf16(1.5f), bila::bf16(-2), bila::bf16(0.25f), bila::bf16(3)};
+  std::vector<float> room(16, 7);
+  const bila::kernel::tile<float> to{room.data(), 2, 2, 8};
+  bila::kernel::load(to, bila::rows<const bila::bf16>{memory.data(), 2, 2, 2, 1});
+  CHECK((to.row(0)[0] == 1.5f && to.row(0)[1] == -2 && to.row(1)[0] == 0.25f && to.row(1)[1] == 3 && to.row(1)[7] == 0));
+  CHECK(bila::kernel::elements(bila::rows<const bila::bf16>{memory.data(), 2, 2, 2, 1}, to).data == room.data());
+  to.row(0)[0] = 1 + 0x1p-8f + 0x1p-20f;  // just above the middle between two numbers of 8 bits
+  bila::kernel::store(bila::rows<bila::bf16>{memory.data(), 2, 2, 2, 1}, to);
+  CHECK(static_cast<float>(memory[0]) == 1 + 0x1p-7f);
+  CHECK(static_cast<float>(memory[3]) == 3);
+}
+
+TEST_CASE("the user's memory is used in place where a verb can read it, else copied") {
+  std::vector<float> memory(400, 1), room(400, std::numeric_limits<float>::quiet_NaN());
+  const bila::kernel::tile<float> space{room.data(), 4, 16, 16};
+  const bila::rows<const float> adjacent{memory.data() + 1, 4, 5, 7, 1}, apart{memory.data(), 4, 5, 40, 3},
+      one{memory.data(), 4, 1, 40, 3};
+  CHECK(bila::kernel::elements(adjacent, space).data == memory.data() + 1);
+  CHECK(bila::kernel::elements(adjacent, space).stride == 7);
+  CHECK(bila::kernel::elements(one, bila::kernel::tile<float>{room.data(), 4, 1, 16}).data == memory.data());
+  CHECK(bila::kernel::elements(apart, bila::kernel::tile<float>{room.data(), 4, 5, 16}).data == room.data());
+
+  const bila::rows<const float> whole{memory.data() + 1, 4, 16, 20, 1};
+  CHECK(bila::kernel::whole_packets<Kernel>(whole, space).data == memory.data() + 1);
+  const bila::rows<const float> columns{memory.data() + 1, 4, 16, 1, 4};
+  CHECK(bila::kernel::whole_packets<Kernel>(columns, space).data == room.data());
+  if (lanes < float >> 1) {
+    const bila::kernel::tile<float> five{room.data(), 4, 5, 16};
+    const auto copied = bila::kernel::whole_packets<Kernel>(adjacent, five);
+    CHECK(copied.data == room.data());
+    for (index_t i = 0; i < 4; ++i)
+      for (index_t d = 0; d < 16; ++d) CHECK(copied.row(i)[d] == (d < 5 ? 1.0f : 0.0f));
+  }
+  CHECK(bila::kernel::whole_packets<bila::kernel::reference>(adjacent, space).data == memory.data() + 1);
+}
