@@ -44,7 +44,7 @@ inline void set_error_handler(error_handler handler) { detail::current_error_han
 namespace detail {
 
 template <class Form, class Mask>
-concept accepts = gapped<Mask> || (pairwise<Mask> && (std::same_as<Form, form::full> || std::same_as<Form, form::automatic>));
+concept accepts = gapped<Mask> ||(pairwise<Mask> && (std::same_as<Form, form::full> || std::same_as<Form, form::automatic>));
 
 /// The longest segment of a call.
 template <class T>
@@ -52,7 +52,7 @@ form::head_size largest_head(const inputs<T>& in, const geometry& size) {
   const segments pieces = segments_of(in, size);
   form::head_size largest{0, size.Dk, size.Dv};
   for (index_t b = 0; b < size.B; ++b)
-    for (index_t n = 0; n < pieces.count(); ++n) largest.L = std::max(largest.L, pieces(b, n).count);
+    for (index_t n = 0; n < pieces.count(); ++n) largest.L = (std::max)(largest.L, pieces(b, n).count);
   return largest;
 }
 
@@ -67,7 +67,7 @@ schedule plan(const cpu& backend, const Form& form, const inputs<T>& in, const o
   const bool enough = heads % threads == 0 || heads >= 4 * threads || out.final_forward.given() || out.final_backward.given();
   schedule s{segments_of(in, size).count(), enough ? 1 : form.shares(largest, threads), 0, 0, 0, 0};
   s.tasks = heads * s.shares;
-  s.slots = std::clamp<index_t>(s.tasks, 1, threads);
+  s.workers = std::clamp<index_t>(s.tasks, 1, threads);
   kernel::arena counter;
   form.template plan<Kernel, T>(counter, largest);
   s.bytes_per_slot = counter.used();
@@ -111,9 +111,7 @@ complaint check_gaps(const Mask& mask, const inputs<T>& in, const geometry& size
 template <class Mask, class T>
 complaint check_mask(const Mask& mask, const inputs<T>& in, const geometry& size) {
   if (size.Lk != size.L) {
-    const char* const why = !orders_tokens<Mask>                  ? nullptr
-                            : gapped<Mask>                        ? "a mask with decay"
-                                                                  : "a pairwise mask";
+    const char* const why = !orders_tokens<Mask> ? nullptr : gapped<Mask> ? "a mask with decay" : "a pairwise mask";
     if (why != nullptr) return sentence("k has length ", size.Lk, " but q has ", size.L, ": ", why, " needs them equal");
     if (in.direction != direction::both || in.diagonal != 1 || !in.offsets.empty() || !in.lengths.empty())
       return sentence("k has length ", size.Lk, " but q has ", size.L,
@@ -127,7 +125,8 @@ complaint check_mask(const Mask& mask, const inputs<T>& in, const geometry& size
 template <class T, class Mask>
 complaint check_gates_apart(const char* name, const tensor_view<T>& out, const Mask& mask) {
   if constexpr (has_parameters<Mask>)
-    if (std::apply([&out](const auto&... gates) { return (may_overlap(footprint(out), footprint(gates)) || ...); }, mask.parameters()))
+    if (std::apply([&out](const auto&... gates) { return (may_overlap(footprint(out), footprint(gates)) || ...); },
+                   mask.parameters()))
       return sentence(name, " overlaps the gates of the mask in memory");
   return {};
 }
@@ -136,7 +135,8 @@ complaint check_gates_apart(const char* name, const tensor_view<T>& out, const M
 template <class Form, class T>
 complaint check_state_use(const char* name, const state<T>& x, direction looks, direction opposite, bool uses_row_sum) {
   if (!x.given()) return {};
-  if constexpr (std::same_as<Form, form::full>) return sentence(name, " is given, but form::full carries no state: recurrent and chunkwise do");
+  if constexpr (std::same_as<Form, form::full>)
+    return sentence(name, " is given, but form::full carries no state: recurrent and chunkwise do");
   if (looks == opposite) return sentence(name, " is given, but the direction of the call does not look there");
   if (uses_row_sum && x.z.data == nullptr) return sentence(name, ".z is missing, and the norm uses the row sum");
   if (x.log_decay.data != nullptr)
@@ -161,7 +161,8 @@ complaint check_states(const inputs<T>& in, const outputs<T>& out, bool uses_row
 
 /// All that can be wrong with a call.
 template <class Kernel, class Form, class Mask, class Norm, class T>
-complaint check_call(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
+complaint check_call(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+                     const outputs<T>& out) {
   complaint wrong = check(backend);
   if constexpr (requires { form.check(); })
     if (wrong.empty()) wrong = form.check();
@@ -182,7 +183,7 @@ form::head_state<Real> head_state_of(const state<Real>& x, index_t sequence, ind
   form::head_state<Real> part;
   if (x.S.data != nullptr) part.S = head_rows(x.S, sequence, h, 0, x.S.length());
   if (x.z.data != nullptr) part.z = head_rows(x.z, sequence, h, 0, x.z.length());
-  if (x.log_decay.data != nullptr) part.decay = std::exp(std::min(0.0, static_cast<double>(x.log_decay(sequence, h, 0, 0))));
+  if (x.log_decay.data != nullptr) part.decay = std::exp((std::min)(0.0, static_cast<double>(x.log_decay(sequence, h, 0, 0))));
   return part;
 }
 
@@ -267,15 +268,15 @@ inline namespace BILA_RAISING {
 ///
 ///     [N_i, Z_i] = sum_j scale (q_i . k_j) M_ij [v_j, 1],   y_i = N_i / n(Z_i)
 ///
-/// Shapes: see `inputs` and `outputs`. All forms give the same numbers up to rounding; a form gives the same bits for every number of
-/// threads, place in the batch, memory layout and repetition. Inputs are not changed; y must not overlap them. Nothing is allocated
-/// once the workspace has grown to the largest call. 16-bit tensors are computed in float and rounded once.
-/// Throws std::invalid_argument naming the argument, the place and the value, before anything is written.
-/// Source: LION (arXiv 2502.16249).
+/// Shapes: see `inputs` and `outputs`. All forms give the same numbers up to rounding; a form gives the same bits for every number
+/// of threads, place in the batch, memory layout and repetition. Inputs are not changed; y must not overlap them. Nothing is
+/// allocated once the workspace has grown to the largest call. 16-bit tensors are computed in float and rounded once. Throws
+/// std::invalid_argument naming the argument, the place and the value, before anything is written. Source: LION (arXiv 2502.16249).
 template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
 void attend(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
   static_assert(storage<T>, "bila::attend: q, k, v and y are float, double, bila::bf16 or bila::f16");
-  static_assert(pairwise<Mask> || gapped<Mask>, "bila::attend: this type is no mask, it offers neither weight() nor gaps (see bila/mask/concepts.hpp)");
+  static_assert(pairwise<Mask> || gapped<Mask>,
+                "bila::attend: this type is no mask, it offers neither weight() nor gaps (see bila/mask/concepts.hpp)");
   static_assert(!(pairwise<Mask> || gapped<Mask>) || detail::accepts<Form, Mask>,
                 "bila::attend: this mask offers weights of pairs but no gaps, so only form::full and form::automatic accept it");
   static_assert(normaliser<Norm>, "bila::attend: this type is no norm (see bila/norm/none.hpp)");
@@ -290,7 +291,8 @@ void attend(const cpu& backend, const Form& form, const Mask& mask, const Norm& 
 
 /// The same when y is all that is wanted.
 template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
-void attend(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const tensor_view<T>& y) {
+void attend(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+            const tensor_view<T>& y) {
   attend<Kernel>(backend, form, mask, norm, in, outputs<T>{y});
 }
 
@@ -302,7 +304,8 @@ void attend(const Form& form, const Mask& mask, const Norm& norm, const inputs<T
 
 /// Bytes of `cpu.workspace` that a call with these arguments needs. Throws what the call would throw.
 template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
-std::size_t workspace_bytes(cpu backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
+std::size_t workspace_bytes(cpu backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+                            const outputs<T>& out) {
   backend.workspace = {};
   if (const complaint wrong = detail::check_call<Kernel>(backend, form, mask, norm, in, out); !wrong.empty()) raise(wrong);
   const detail::schedule s = detail::plan<Kernel>(backend, form, in, out);
@@ -310,7 +313,8 @@ std::size_t workspace_bytes(cpu backend, const Form& form, const Mask& mask, con
 }
 
 template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
-std::size_t workspace_bytes(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const tensor_view<T>& y) {
+std::size_t workspace_bytes(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+                            const tensor_view<T>& y) {
   return workspace_bytes<Kernel>(backend, form, mask, norm, in, outputs<T>{y});
 }
 

@@ -14,19 +14,21 @@ namespace bila::inline v0_1 {
 namespace detail {
 
 template <class Map, class T, class U>
-complaint check_map(const Map& map, const char* from_name, const tensor_view<T>& x, const char* to_name, const tensor_view<U>& phi) {
+complaint check_map(const Map& map, const char* from_name, const tensor_view<T>& x, const char* to_name,
+                    const tensor_view<U>& phi) {
   for (const complaint& wrong : {check_view(from_name, x), check_view(to_name, phi)})
     if (!wrong.empty()) return wrong;
   const std::array<index_t, 4> wanted{x.batches(), x.heads(), x.length(), map.width(x.features())};
   if (phi.extents == wanted) return {};
-  return sentence(to_name, " has shape ", shape_in_words(phi), ", it must be [", wanted[0], ", ", wanted[1], ", ", wanted[2], ", ", wanted[3], "]");
+  return sentence(to_name, " has shape ", shape_in_words(phi), ", it must be [", wanted[0], ", ", wanted[1], ", ", wanted[2], ", ",
+                  wanted[3], "]");
 }
 
 /// Runs work(b, h, l, arena) for every token, a head at a time.
 template <class T, class Work>
 void for_each_row(const cpu& backend, const tensor_view<T>& x, std::size_t scratch, const Work& work) {
   schedule s{1, 1, x.batches() * x.heads(), 0, scratch, 0};
-  s.slots = std::clamp<index_t>(s.tasks, 1, threads_of(backend));
+  s.workers = std::clamp<index_t>(s.tasks, 1, threads_of(backend));
   run_tasks(backend, s, [&](index_t task, kernel::arena memory, std::byte*) {
     for (index_t l = 0; l < x.length(); ++l) work(task / x.heads(), task % x.heads(), l, memory);
   });
@@ -67,7 +69,8 @@ void features_gradient(const cpu& backend, const Map& map, const std::type_ident
   complaint wrong = detail::check_map(map, "x", x, "dphi", dphi);
   if (wrong.empty()) wrong = detail::check_map(feature::identity{}, "x", x, "dx", dx);
   if (wrong.empty())
-    wrong = detail::check_overlaps({{"dx", detail::footprint(dx)}}, {{"x", detail::footprint(x)}, {"dphi", detail::footprint(dphi)}});
+    wrong =
+        detail::check_overlaps({{"dx", detail::footprint(dx)}}, {{"x", detail::footprint(x)}, {"dphi", detail::footprint(dphi)}});
   if (!wrong.empty()) raise(wrong);
   struct rows {
     Real *x, *phi, *g, *dx;
@@ -83,7 +86,8 @@ void features_gradient(const cpu& backend, const Map& map, const std::type_ident
     for (index_t d = 0; d < x.features(); ++d) r.x[d] = static_cast<Real>(x(b, h, l, d));
     for (index_t d = 0; d < dphi.features(); ++d) r.g[d] = static_cast<Real>(dphi(b, h, l, d));
     map.map(static_cast<const Real*>(r.x), x.features(), r.phi);
-    map.pull_back(static_cast<const Real*>(r.x), static_cast<const Real*>(r.phi), static_cast<const Real*>(r.g), x.features(), r.dx);
+    map.pull_back(static_cast<const Real*>(r.x), static_cast<const Real*>(r.phi), static_cast<const Real*>(r.g), x.features(),
+                  r.dx);
     for (index_t d = 0; d < dx.features(); ++d) dx(b, h, l, d) = static_cast<T>(r.dx[d]);
   });
 }

@@ -13,28 +13,28 @@ namespace bila::inline v0_1 {
 /// sizeof(T) Dv + sizeof(real_of<T>) bytes per token and head, beside the inputs.
 template <class T>
 struct saved {
-  tensor_view<const T> y;                        // [B, H, L, Dv]
-  tensor_view<const real_of<T>> row_sum = {};    // [B, H, L, 1]
+  tensor_view<const T> y;                      // [B, H, L, Dv]
+  tensor_view<const real_of<T>> row_sum = {};  // [B, H, L, 1]
 };
 
 /// The gradient of the loss by what attend wrote. Any strides: a broadcast gradient has strides of zero.
 template <class T>
 struct output_gradients {
-  tensor_view<const T> y;                               // [B, H, L, Dv]
-  state<const real_of<T>> final_forward = {};           // empty: the loss does not depend on it
+  tensor_view<const T> y;                      // [B, H, L, Dv]
+  state<const real_of<T>> final_forward = {};  // empty: the loss does not depend on it
   state<const real_of<T>> final_backward = {};
 };
 
 /// The gradient of the loss by what attend read. An empty view is not wanted; the others are overwritten, whatever they held.
 template <class T>
 struct gradients {
-  tensor_view<T> q = {}, k = {}, v = {};                // shapes of inputs::q, k, v
-  tensor_view<real_of<T>> log_decay = {};               // shape of the mask's log_decay: fixed_decay [1, H, 1, 1], selective_decay [B, H, L, 1]
-  tensor_view<real_of<T>> log_forward = {};             // [B, H, L, 1], of the gaps of any gapped mask; 0 at a segment's first token
-  tensor_view<real_of<T>> log_backward = {};            // the same, crossed backwards
+  tensor_view<T> q = {}, k = {}, v = {};   // shapes of inputs::q, k, v
+  tensor_view<real_of<T>> log_decay = {};  // shape of the mask's log_decay: fixed_decay [1, H, 1, 1], selective_decay [B, H, L, 1]
+  tensor_view<real_of<T>> log_forward = {};   // [B, H, L, 1], of the gaps of any gapped mask; 0 at a segment's first token
+  tensor_view<real_of<T>> log_backward = {};  // the same, crossed backwards
   double* scale = nullptr;
   double* diagonal = nullptr;
-  state<real_of<T>> initial_forward = {};               // log_decay, where given: of the gap by which the state enters
+  state<real_of<T>> initial_forward = {};  // log_decay, where given: of the gap by which the state enters
   state<real_of<T>> initial_backward = {};
 };
 
@@ -82,8 +82,7 @@ complaint check_gradient_call(const cpu& backend, const Form& form, const Mask& 
 
   const geometry size = geometry_of(in, kept.y);
   if (size.L != size.Lk) return sentence("k has length ", size.Lk, " but q has ", size.L, ": the gradient needs them equal");
-  if (dy.y.extents != kept.y.extents)
-    return sentence("dy has shape ", shape_in_words(dy.y), " but y has ", shape_in_words(kept.y));
+  if (dy.y.extents != kept.y.extents) return sentence("dy has shape ", shape_in_words(dy.y), " but y has ", shape_in_words(kept.y));
   if (dy.y.data == nullptr && !dy.y.empty()) return sentence("dy: the data pointer is null");
   if (Norm::uses_row_sum && kept.row_sum.data == nullptr && !kept.y.empty())
     return sentence("row_sum is missing: the norm uses it, and attend writes it to outputs::row_sum");
@@ -102,10 +101,14 @@ complaint check_gradient_call(const cpu& backend, const Form& form, const Mask& 
            check_state("gradients.initial_forward", to.initial_forward, sequences, size),
            check_state("gradients.initial_backward", to.initial_backward, sequences, size),
            check_states<Form>(in, outputs<T>{}, Norm::uses_row_sum),
-           check_state_use<Form>("the gradient of final_forward", dy.final_forward, in.direction, direction::backward, Norm::uses_row_sum),
-           check_state_use<Form>("the gradient of final_backward", dy.final_backward, in.direction, direction::forward, Norm::uses_row_sum),
-           check_state_use<Form>("gradients.initial_forward", to.initial_forward, in.direction, direction::backward, Norm::uses_row_sum),
-           check_state_use<Form>("gradients.initial_backward", to.initial_backward, in.direction, direction::forward, Norm::uses_row_sum),
+           check_state_use<Form>("the gradient of final_forward", dy.final_forward, in.direction, direction::backward,
+                                 Norm::uses_row_sum),
+           check_state_use<Form>("the gradient of final_backward", dy.final_backward, in.direction, direction::forward,
+                                 Norm::uses_row_sum),
+           check_state_use<Form>("gradients.initial_forward", to.initial_forward, in.direction, direction::backward,
+                                 Norm::uses_row_sum),
+           check_state_use<Form>("gradients.initial_backward", to.initial_backward, in.direction, direction::forward,
+                                 Norm::uses_row_sum),
            check_mask(mask, in, size),
        })
     if (!words.empty()) return words;
@@ -115,7 +118,8 @@ complaint check_gradient_call(const cpu& backend, const Form& form, const Mask& 
       if (to.log_decay.extents != parameter.extents)
         return sentence("gradients.log_decay has shape ", shape_in_words(to.log_decay), ", it must be ", shape_in_words(parameter));
     } else {
-      return sentence("gradients.log_decay is given, but this mask has no parameter of that name: ask for log_forward and log_backward");
+      return sentence(
+          "gradients.log_decay is given, but this mask has no parameter of that name: ask for log_forward and log_backward");
     }
   }
   if constexpr (!gapped<Mask>)
@@ -150,7 +154,7 @@ schedule plan_gradient(const cpu& backend, const Form& form, const inputs<T>& in
 
   schedule s{segments_of(in, size).count(), 1, 0, 0, counter.used() + inside.used(), 0};
   s.tasks = size.B * size.H == 0 ? 0 : size.B * head_groups(in) * s.segments;
-  s.slots = std::clamp<index_t>(s.tasks, 1, threads_of(backend));
+  s.workers = std::clamp<index_t>(s.tasks, 1, threads_of(backend));
   kernel::arena shared;
   shared.numbers<Kernel, double>(4 * size.B * size.H * s.segments);
   s.shared_bytes = shared.used();
@@ -198,10 +202,12 @@ void run_gradient_task(index_t task, kernel::arena memory, scalar_gradients* par
                        const gradient_call<Form, Mask, Norm, T>& c) {
   using Real = real_of<T>;
   const geometry& size = c.size;
-  const index_t groups = head_groups(c.in), n = task % s.segments, group = task / s.segments % groups, b = task / s.segments / groups;
+  const index_t groups = head_groups(c.in), n = task % s.segments, group = task / s.segments % groups,
+                b = task / s.segments / groups;
   const segment piece = segments_of(c.in, size)(b, n);
   const index_t sequence = b * s.segments + n, per_group = size.H / groups;
-  const rows<Real> sum_q = room_for_sum<Kernel, T>(memory, piece.count, size.Dk), sum_k = room_for_sum<Kernel, T>(memory, piece.count, size.Dk),
+  const rows<Real> sum_q = room_for_sum<Kernel, T>(memory, piece.count, size.Dk),
+                   sum_k = room_for_sum<Kernel, T>(memory, piece.count, size.Dk),
                    sum_v = room_for_sum<Kernel, T>(memory, piece.count, size.Dv);
   double* const forward = memory.numbers<Kernel, double>(piece.count + 1);
   double* const backward = memory.numbers<Kernel, double>(piece.count + 1);
@@ -308,7 +314,8 @@ inline namespace BILA_RAISING {
 /// the forward call saved. The loss may have been computed in another form. Every gradient that is asked for is overwritten; at
 /// padding it is exactly zero, and so is that of a log decay of -inf. The same bits for every number of threads.
 /// Throws std::invalid_argument naming the argument, the place and the value, before anything is written.
-/// Source: the transposed masked form of LION (arXiv 2502.16249); gate gradients as in Mamba-2 (arXiv 2405.21060), local to a chunk.
+/// Source: the transposed masked form of LION (arXiv 2502.16249); gate gradients as in Mamba-2 (arXiv 2405.21060), local to a
+/// chunk.
 template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
 void gradient(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const saved<T>& kept,
               const output_gradients<T>& dy, const gradients<T>& to) {
@@ -316,7 +323,8 @@ void gradient(const cpu& backend, const Form& form, const Mask& mask, const Norm
   static_assert(detail::accepts<Form, Mask>, "bila::gradient: this form does not accept this mask (see bila/form/README.md)");
   static_assert(differentiable_normaliser<Norm>, "bila::gradient: this norm has no slope() (see bila/norm/none.hpp)");
   if constexpr (detail::accepts<Form, Mask> && differentiable_normaliser<Norm>) {
-    if (const complaint wrong = detail::check_gradient_call(backend, form, mask, norm, in, kept, dy, to); !wrong.empty()) raise(wrong);
+    if (const complaint wrong = detail::check_gradient_call(backend, form, mask, norm, in, kept, dy, to); !wrong.empty())
+      raise(wrong);
     const geometry size = geometry_of(in, kept.y);
     const detail::schedule s = detail::plan_gradient<Kernel>(backend, form, in, size);
     if (const complaint wrong = detail::check_workspace(backend, s); !wrong.empty()) raise(wrong);
@@ -338,7 +346,8 @@ void gradient(const Form& form, const Mask& mask, const Norm& norm, const inputs
 
 /// Bytes of `cpu.workspace` that `gradient` needs with this backend, form and these inputs; y_like has the shape of y.
 template <class Kernel = kernel::eigen, class Form, class T>
-std::size_t gradient_workspace_bytes(const cpu& backend, const Form& form, const inputs<T>& in, const tensor_view<const T>& y_like) {
+std::size_t gradient_workspace_bytes(const cpu& backend, const Form& form, const inputs<T>& in,
+                                     const tensor_view<const T>& y_like) {
   return detail::plan_gradient<Kernel>(backend, form, in, geometry_of(in, y_like)).bytes();
 }
 

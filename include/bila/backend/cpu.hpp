@@ -25,9 +25,9 @@ class executor {
 
 /// Runs a call on the processor's cores. The result has the same bits for every number of threads.
 struct cpu {
-  int threads = 1;                     // at most this many; 0: all that the hardware has. With 1 no thread is started.
-  bila::executor* executor = nullptr;  // whose threads; null: a pool shared by the process
-  std::span<std::byte> workspace = {}; // at least workspace_bytes(...); empty: memory that the calling thread keeps
+  int threads = 1;                      // at most this many; 0: all that the hardware has. With 1 no thread is started.
+  bila::executor* executor = nullptr;   // whose threads; null: a pool shared by the process
+  std::span<std::byte> workspace = {};  // at least workspace_bytes(...); empty: memory that the calling thread keeps
 };
 
 namespace detail {
@@ -40,11 +40,11 @@ inline index_t threads_of(const cpu& backend) { return backend.threads == 0 ? ha
 
 /// What the work is cut into. Nothing of the result depends on it.
 struct schedule {
-  index_t segments, shares, tasks, slots;
+  index_t segments, shares, tasks, workers;
   std::size_t bytes_per_slot, shared_bytes;  // multiples of the alignment
 
   /// A caller's memory may start anywhere; what is used of it starts at the next aligned byte.
-  std::size_t bytes() const { return shared_bytes + static_cast<std::size_t>(slots) * bytes_per_slot + kernel::arena::alignment; }
+  std::size_t bytes() const { return shared_bytes + static_cast<std::size_t>(workers) * bytes_per_slot + kernel::arena::alignment; }
 };
 
 inline complaint check_workspace(const cpu& backend, const schedule& s) {
@@ -52,7 +52,7 @@ inline complaint check_workspace(const cpu& backend, const schedule& s) {
   return sentence("cpu.workspace has ", backend.workspace.size(), " bytes, this call needs ", s.bytes());
 }
 
-/// Runs work(task, arena, shared) for 0 <= task < tasks. Each of `slots` threads takes the next task that is left and has its own
+/// Runs work(task, arena, shared) for 0 <= task < tasks. Each of `workers` threads takes the next task that is left and has its own
 /// arena; the shared memory is returned.
 template <class Work>
 std::byte* run_tasks(const cpu& backend, const schedule& s, const Work& work) {
@@ -71,14 +71,15 @@ std::byte* run_tasks(const cpu& backend, const schedule& s, const Work& work) {
     call& c = *static_cast<call*>(context);
     const flush_denormals guard;
     std::byte* const mine = c.shared + c.s.shared_bytes + static_cast<std::size_t>(slot) * c.s.bytes_per_slot;
-    for (index_t task = c.next.fetch_add(1); task < c.s.tasks; task = c.next.fetch_add(1)) c.work(task, kernel::arena(mine), c.shared);
+    for (index_t task = c.next.fetch_add(1); task < c.s.tasks; task = c.next.fetch_add(1))
+      c.work(task, kernel::arena(mine), c.shared);
   };
-  if (s.slots == 1)
+  if (s.workers == 1)
     run_slot(&all, 0);
   else if (backend.executor != nullptr)
-    backend.executor->run(s.slots, run_slot, &all);
+    backend.executor->run(s.workers, run_slot, &all);
   else
-    run_on_pool(s.slots, run_slot, &all);
+    run_on_pool(s.workers, run_slot, &all);
   return all.shared;
 }
 

@@ -17,14 +17,15 @@
 
 namespace bila::inline v0_1::detail {
 
-inline int hardware_threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+inline int hardware_threads() { return (std::max)(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
 /// The shared pool, with at least `workers` threads. A caller keeps the one it got alive while it uses it.
 inline std::shared_ptr<Eigen::ThreadPool> pool_of(int workers) {
   static std::mutex guard;
   static std::shared_ptr<Eigen::ThreadPool> pool;
   const std::lock_guard lock(guard);
-  if (pool == nullptr || pool->NumThreads() < workers) pool = std::make_shared<Eigen::ThreadPool>(std::max(workers, hardware_threads() - 1));
+  if (pool == nullptr || pool->NumThreads() < workers)
+    pool = std::make_shared<Eigen::ThreadPool>((std::max)(workers, hardware_threads() - 1));
   return pool;
 }
 

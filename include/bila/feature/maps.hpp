@@ -66,7 +66,7 @@ struct relu {
 
   template <class Real>
   void map(const Real* x, index_t d, Real* phi) const {
-    for (index_t i = 0; i < d; ++i) phi[i] = std::max(x[i], Real(0));
+    for (index_t i = 0; i < d; ++i) phi[i] = (std::max)(x[i], Real(0));
   }
 
   template <class Real>
@@ -136,8 +136,8 @@ struct l2_norm {
   }
 };
 
-/// phi(x) = [1, x / d^(1/4), vec(x x^T) / sqrt(2 d)]: phi(q) . phi(k) = 1 + q.k / sqrt(d) + (q.k)^2 / (2 d), about exp(q.k / sqrt(d)).
-/// Source: Based (arXiv 2402.18668).
+/// phi(x) = [1, x / d^(1/4), vec(x x^T) / sqrt(2 d)]: phi(q) . phi(k) = 1 + q.k / sqrt(d) + (q.k)^2 / (2 d), about exp(q.k /
+/// sqrt(d)). Source: Based (arXiv 2402.18668).
 struct taylor {
   constexpr index_t width(index_t d) const { return 1 + d + d * d; }
 
@@ -168,7 +168,8 @@ struct taylor_packed {
 
   template <class Real>
   void map(const Real* x, index_t d, Real* phi) const {
-    const Real n = static_cast<Real>(d), first = 1 / std::sqrt(std::sqrt(n)), square = 1 / std::sqrt(2 * n), pair = 1 / std::sqrt(n);
+    const Real n = static_cast<Real>(d), first = 1 / std::sqrt(std::sqrt(n)), square = 1 / std::sqrt(2 * n),
+               pair = 1 / std::sqrt(n);
     *phi++ = 1;
     for (index_t i = 0; i < d; ++i) *phi++ = x[i] * first;
     for (index_t i = 0; i < d; ++i) *phi++ = x[i] * x[i] * square;
@@ -178,7 +179,8 @@ struct taylor_packed {
 
   template <class Real>
   void pull_back(const Real* x, const Real*, const Real* g, index_t d, Real* dx) const {
-    const Real n = static_cast<Real>(d), first = 1 / std::sqrt(std::sqrt(n)), square = 1 / std::sqrt(2 * n), pair = 1 / std::sqrt(n);
+    const Real n = static_cast<Real>(d), first = 1 / std::sqrt(std::sqrt(n)), square = 1 / std::sqrt(2 * n),
+               pair = 1 / std::sqrt(n);
     for (index_t i = 0; i < d; ++i) dx[i] = g[1 + i] * first + 2 * g[1 + d + i] * x[i] * square;
     const Real* pairs = g + 1 + 2 * d;
     for (index_t i = 0; i < d; ++i)

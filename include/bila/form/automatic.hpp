@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The form for those who do not want to choose: the one with the fewer floating point operations, head by head and segment by segment.
+// The form for those who do not want to choose: the one with the fewer floating point operations, head by head and segment by
+// segment.
 #pragma once
 
 #include <bila/form/chunkwise.hpp>
@@ -24,7 +25,9 @@ struct automatic {
     plan_larger<Kernel, T>(memory, size, full{}, linear);
   }
 
-  index_t shares(head_size size, index_t wanted) const { return std::max(full{}.shares(size, wanted), linear.shares(size, wanted)); }
+  index_t shares(head_size size, index_t wanted) const {
+    return (std::max)(full{}.shares(size, wanted), linear.shares(size, wanted));
+  }
 
   /// Whether a segment of this size is cheaper in the full form.
   template <class Mask>
@@ -41,7 +44,8 @@ struct automatic {
 
   template <class Kernel, class T, class Mask, class Norm>
   void run(const head<T, Mask>& x, const Norm& norm, share part, kernel::arena& memory) const {
-    if (!x.has_states() && prefers_full<Mask>({x.k.count, x.q.width, x.v.width}, x.direction, x.diagonal)) return full{}.run<Kernel>(x, norm, part, memory);
+    if (!x.has_states() && prefers_full<Mask>({x.k.count, x.q.width, x.v.width}, x.direction, x.diagonal))
+      return full{}.run<Kernel>(x, norm, part, memory);
     if constexpr (gapped<Mask>) linear.run<Kernel>(x, norm, part, memory);
   }
 

@@ -33,54 +33,54 @@ double weight(const head<T, Mask>& x, index_t i, index_t j) {
   return x.mask.weight(i, j) * (i == j ? x.diagonal : 1);
 }
 
-/// Calls visit(J, weigh) for every block J of keys that row block I sees; weigh(A, z) multiplies a tile of scores by its weights.
-/// Any mask: its weights, one by one.
+/// Calls visit(jb, weigh) for every block jb of keys that row block ib sees; weigh(A, z) multiplies a tile of scores by its
+/// weights. Any mask: its weights, one by one.
 template <class Kernel, class T, class Mask, class Real, class Visit>
-void for_each_column_block(const head<T, Mask>& x, index_t I, walk_scratch<Kernel, Real>& w, const Visit& visit) {
-  const index_t rows = std::min(block, x.q.count - I * block);
-  const index_t J_first = x.direction == direction::backward ? I : 0;
-  const index_t J_last = x.direction == direction::forward ? I : blocks_in(x.k.count) - 1;
-  for (index_t J = J_first; J <= J_last; ++J) {
-    const kernel::tile<Real> M{w.M.data, rows, std::min(block, x.k.count - J * block), w.M.stride};
+void for_each_column_block(const head<T, Mask>& x, index_t ib, walk_scratch<Kernel, Real>& w, const Visit& visit) {
+  const index_t rows = (std::min)(block, x.q.count - ib * block);
+  const index_t first = x.direction == direction::backward ? ib : 0;
+  const index_t last = x.direction == direction::forward ? ib : blocks_in(x.k.count) - 1;
+  for (index_t jb = first; jb <= last; ++jb) {
+    const kernel::tile<Real> M{w.M.data, rows, (std::min)(block, x.k.count - jb * block), w.M.stride};
     kernel::clear(M);
     for (index_t i = 0; i < M.rows; ++i)
-      for (index_t j = 0; j < M.columns; ++j) M.row(i)[j] = static_cast<Real>(weight(x, I * block + i, J * block + j));
-    visit(J, [&](kernel::tile<Real> A, Real* z) { Kernel::weigh(A, M, z); });
+      for (index_t j = 0; j < M.columns; ++j) M.row(i)[j] = static_cast<Real>(weight(x, ib * block + i, jb * block + j));
+    visit(jb, [&](kernel::tile<Real> A, Real* z) { Kernel::weigh(A, M, z); });
   }
 }
 
-/// The blocks that reach row block I by crossing gaps `Way`, nearest first, until nothing passes. Their mask has rank one:
+/// The blocks that reach row block ib by crossing gaps `Way`, nearest first, until nothing passes. Their mask has rank one:
 /// M_ij = read_i (product of the blocks between) write_j.
 template <class Kernel, direction Way, class T, class Mask, class Real, class Visit>
-void walk_away(const head<T, Mask>& x, index_t I, walk_scratch<Kernel, Real>& w, const Visit& visit) {
+void walk_away(const head<T, Mask>& x, index_t ib, walk_scratch<Kernel, Real>& w, const Visit& visit) {
   constexpr index_t away = Way == direction::forward ? -1 : 1;
-  const index_t rows = std::min(block, x.q.count - I * block);
-  scan_border<Way>(x, I * block, rows, w.lambda, w.mine);
+  const index_t rows = (std::min)(block, x.q.count - ib * block);
+  scan_border<Way>(x, ib * block, rows, w.lambda, w.mine);
   double between = 1;
-  for (index_t J = I + away; J >= 0 && J < blocks_in(x.k.count) && static_cast<Real>(between) != 0; J += away) {
-    const index_t n = std::min(block, x.k.count - J * block);
-    scan_border<Way>(x, J * block, n, w.lambda, w.theirs);
+  for (index_t jb = ib + away; jb >= 0 && jb < blocks_in(x.k.count) && static_cast<Real>(between) != 0; jb += away) {
+    const index_t n = (std::min)(block, x.k.count - jb * block);
+    scan_border<Way>(x, jb * block, n, w.lambda, w.theirs);
     for (index_t i = 0; i < rows; ++i) w.r[i] = static_cast<Real>(static_cast<double>(w.mine.read[i]) * between);
     std::fill(w.theirs.write + n, w.theirs.write + kernel::round_up(n, Kernel::template lanes<Real>), Real(0));
-    visit(J, [&](kernel::tile<Real> A, Real* z) { Kernel::weigh(A, w.r, w.theirs.write, z); });
+    visit(jb, [&](kernel::tile<Real> A, Real* z) { Kernel::weigh(A, w.r, w.theirs.write, z); });
     between *= w.theirs.total;
   }
 }
 
 /// A gapped mask: the block on the diagonal, then away from it in both directions.
 template <class Kernel, class T, gapped Mask, class Real, class Visit>
-void for_each_column_block(const head<T, Mask>& x, index_t I, walk_scratch<Kernel, Real>& w, const Visit& visit) {
+void for_each_column_block(const head<T, Mask>& x, index_t ib, walk_scratch<Kernel, Real>& w, const Visit& visit) {
   if (Mask::gaps == gap::none && x.direction == direction::both && x.diagonal == 1) {
     std::fill_n(w.r, block, Real(1));
-    for (index_t J = 0; J < blocks_in(x.k.count); ++J)
-      visit(J, [&](kernel::tile<Real> A, Real* z) { Kernel::weigh(A, w.r, w.r, z); });
+    for (index_t jb = 0; jb < blocks_in(x.k.count); ++jb)
+      visit(jb, [&](kernel::tile<Real> A, Real* z) { Kernel::weigh(A, w.r, w.r, z); });
     return;
   }
-  const index_t rows = std::min(block, x.q.count - I * block);
-  scan_block(x, I * block, w.M.top(rows), w.lambda, w.row, true);
-  visit(I, [&](kernel::tile<Real> A, Real* z) { Kernel::weigh(A, w.M, z); });
-  if (x.direction != direction::backward) walk_away<Kernel, direction::forward>(x, I, w, visit);
-  if (x.direction != direction::forward) walk_away<Kernel, direction::backward>(x, I, w, visit);
+  const index_t rows = (std::min)(block, x.q.count - ib * block);
+  scan_block(x, ib * block, w.M.top(rows), w.lambda, w.row, true);
+  visit(ib, [&](kernel::tile<Real> A, Real* z) { Kernel::weigh(A, w.M, z); });
+  if (x.direction != direction::backward) walk_away<Kernel, direction::forward>(x, ib, w, visit);
+  if (x.direction != direction::forward) walk_away<Kernel, direction::backward>(x, ib, w, visit);
 }
 
 }  // namespace bila::inline v0_1::form

@@ -56,7 +56,7 @@ struct chunkwise {
   void plan(kernel::arena& memory, head_size largest) const {
     kernel::arena other;
     typename global_state::scratch<Kernel, real_of<T>>(other, largest);
-    scratch<Kernel, real_of<T>>(memory, largest, std::min(size, std::max<index_t>(largest.L, 1)), is_narrow<T>);
+    scratch<Kernel, real_of<T>>(memory, largest, (std::min)(size, std::max<index_t>(largest.L, 1)), is_narrow<T>);
     if (other.used() > memory.used()) memory = other;
   }
 
@@ -69,14 +69,18 @@ struct chunkwise {
     if constexpr (Mask::gaps == gap::none)
       if (global_state::serves(x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, memory);
 
-    scratch<Kernel, real_of<T>> w(memory, {x.q.count, x.q.width, x.v.width}, std::min(size, x.q.count), is_narrow<T>);
+    scratch<Kernel, real_of<T>> w(memory, {x.q.count, x.q.width, x.v.width}, (std::min)(size, x.q.count), is_narrow<T>);
     switch (x.direction) {
       case direction::both:
         sweep<Kernel, direction::backward>(x, norm, w, {.dense = false, .other_left = false});
         sweep<Kernel, direction::forward>(x, norm, w, {.dense = true, .other_left = true});
         break;
-      case direction::forward: sweep<Kernel, direction::forward>(x, norm, w, {.dense = true, .other_left = false}); break;
-      case direction::backward: sweep<Kernel, direction::backward>(x, norm, w, {.dense = true, .other_left = false}); break;
+      case direction::forward:
+        sweep<Kernel, direction::forward>(x, norm, w, {.dense = true, .other_left = false});
+        break;
+      case direction::backward:
+        sweep<Kernel, direction::backward>(x, norm, w, {.dense = true, .other_left = false});
+        break;
     }
   }
 
@@ -99,7 +103,7 @@ struct chunkwise {
     index_t scanned = 0;         // tokens of the chunk whose weights are at hand
     bool scanned_inner = false;  // and whether it is one like any other
     for (index_t step = 0; step < chunks; ++step) {
-      const index_t first = (Way == direction::forward ? step : chunks - 1 - step) * C, n = std::min(C, L - first);
+      const index_t first = (Way == direction::forward ? step : chunks - 1 - step) * C, n = (std::min)(C, L - first);
       const auto q = kernel::elements(x.q.slice(first, n), w.q);               // (n, Dk)
       const auto k = kernel::elements(x.k.slice(first, n), w.k);               // (n, Dk)
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(first, n), w.v);  // (n, Dv)

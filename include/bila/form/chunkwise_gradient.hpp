@@ -9,8 +9,8 @@
 
 namespace bila::inline v0_1::form {
 
-/// For one direction, with H the state that enters a chunk, R the adjoint of the state that leaves it, and a column of ones added to v,
-/// of dZ to dN, wherever a state is meant,
+/// For one direction, with H the state that enters a chunk, R the adjoint of the state that leaves it, and a column of ones added
+/// to v, of dZ to dN, wherever a state is meant,
 ///
 ///     dq_i += read_i H dN_i        R <- total R + sum_i read_i q_i dN_i     against the direction, first; kept for each chunk
 ///     dk_j += write_j R v_j        H <- total H + sum_j write_j k_j v_j     along the direction
@@ -48,7 +48,7 @@ struct chunkwise_gradient {
           v(memory.padded<Kernel, Real>(C, head.Dv)),
           dv(memory.padded<Kernel, Real>(C, head.Dv)),
           dN(memory.padded<Kernel, Real>(C, head.Dv)),
-          weighted(memory.padded<Kernel, Real>(C, std::max(head.Dk, head.Dv))),
+          weighted(memory.padded<Kernel, Real>(C, (std::max)(head.Dk, head.Dv))),
           kt(memory.padded<Kernel, Real>(head.Dk, C)),
           vt(memory.padded<Kernel, Real>(head.Dv, C)),
           P(memory.padded<Kernel, Real>(C, C)),
@@ -71,37 +71,41 @@ struct chunkwise_gradient {
           inside(memory.numbers<Kernel, Real>(kept.chunks * adjoint_size)),
           ends(memory.numbers<Kernel, Real>(kept.spans * adjoint_size)) {}
 
-    kernel::tile<Real> q, k, dq, dk;           // (C, Dk)
-    kernel::tile<Real> v, dv, dN, weighted;    // (C, Dv), weighted is for either width
-    kernel::tile<Real> kt, vt;                 // (Dk, C) (Dv, C)
-    kernel::tile<Real> P, G, M;                // (C, C) scores, their adjoint, mask
-    kernel::tile<Real> Ht, R, Rt;              // (Dv, Dk) (Dk, Dv) (Dv, Dk)
-    Real *h, *r;                               // (Dk) row sums of H and of R
-    kernel::border_weights<Real> border;       // (C)
-    Real *dZ, *ones, *product;                 // (C)
-    double *lambda, *row, *rows, *columns;     // (C + 1) (C) (C) (C)
-    index_t adjoint_size;                      // numbers of one kept R and r
+    kernel::tile<Real> q, k, dq, dk;         // (C, Dk)
+    kernel::tile<Real> v, dv, dN, weighted;  // (C, Dv), weighted is for either width
+    kernel::tile<Real> kt, vt;               // (Dk, C) (Dv, C)
+    kernel::tile<Real> P, G, M;              // (C, C) scores, their adjoint, mask
+    kernel::tile<Real> Ht, R, Rt;            // (Dv, Dk) (Dk, Dv) (Dv, Dk)
+    Real *h, *r;                             // (Dk) row sums of H and of R
+    kernel::border_weights<Real> border;     // (C)
+    Real *dZ, *ones, *product;               // (C)
+    double *lambda, *row, *rows, *columns;   // (C + 1) (C) (C) (C)
+    index_t adjoint_size;                    // numbers of one kept R and r
     Real *inside, *ends;
   };
 
   template <class Kernel, class T>
   void plan(kernel::arena& memory, head_size largest) const {
-    scratch<Kernel, real_of<T>>(memory, largest, std::min(size, std::max<index_t>(largest.L, 1)), keep_for(largest.L));
+    scratch<Kernel, real_of<T>>(memory, largest, (std::min)(size, std::max<index_t>(largest.L, 1)), keep_for(largest.L));
   }
 
   template <class Kernel, class T, gapped Mask, class Norm>
   void run(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, kernel::arena& memory) const {
     using Real = real_of<T>;
     const keeping kept = keep_for(x.q.count);
-    scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width}, std::min(size, x.q.count), kept);
+    scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width}, (std::min)(size, x.q.count), kept);
     std::fill_n(w.ones, w.q.rows, Real(1));
     switch (x.direction) {
       case direction::both:
         one_way<Kernel, direction::backward>(x, g, norm, w, kept, {.first = true, .dense = false});
         one_way<Kernel, direction::forward>(x, g, norm, w, kept, {.first = false, .dense = true});
         break;
-      case direction::forward: one_way<Kernel, direction::forward>(x, g, norm, w, kept, {.first = true, .dense = true}); break;
-      case direction::backward: one_way<Kernel, direction::backward>(x, g, norm, w, kept, {.first = true, .dense = true}); break;
+      case direction::forward:
+        one_way<Kernel, direction::forward>(x, g, norm, w, kept, {.first = true, .dense = true});
+        break;
+      case direction::backward:
+        one_way<Kernel, direction::backward>(x, g, norm, w, kept, {.first = true, .dense = true});
+        break;
     }
   }
 
@@ -117,13 +121,14 @@ struct chunkwise_gradient {
     place(index_t step, index_t L, index_t C) {
       const index_t chunks = (L + C - 1) / C;
       first = (Way == direction::forward ? step : chunks - 1 - step) * C;
-      count = std::min(C, L - first);
+      count = (std::min)(C, L - first);
     }
     index_t first, count;
   };
 
   template <class Kernel, direction Way, class T, class Mask, class Norm, class Real>
-  void one_way(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, scratch<Kernel, Real>& w, keeping kept, duties duty) const {
+  void one_way(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, scratch<Kernel, Real>& w, keeping kept,
+               duties duty) const {
     const index_t L = x.q.count, C = w.q.rows, chunks = (L + C - 1) / C;
     start(w.R, w.r, g.template final<Way>());
     if (!Norm::uses_row_sum) std::fill_n(w.r, w.R.rows, Real(0));
@@ -135,7 +140,7 @@ struct chunkwise_gradient {
     for (index_t step = 0; step < chunks; ++step) {
       if (kept.spans > 1 && step % kept.chunks == 0) {
         copy_adjoint(w.ends + step / kept.chunks * w.adjoint_size, w);
-        sweep_adjoint<Kernel, Way>(x, g, norm, w, {step, std::min(step + kept.chunks, chunks), {kept.chunks, 1}});
+        sweep_adjoint<Kernel, Way>(x, g, norm, w, {step, (std::min)(step + kept.chunks, chunks), {kept.chunks, 1}});
       }
       copy_adjoint(w.inside + step % kept.chunks * w.adjoint_size, w);
       chunk<Kernel, Way>(x, g, norm, w, place<Way>(step, L, C), carried, duty);
@@ -175,11 +180,11 @@ struct chunkwise_gradient {
   void chunk(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, scratch<Kernel, Real>& w, place<Way> at,
              kernel::carried_decay<Real>& carried, duties duty) const {
     const index_t n = at.count;
-    const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, n), w.q);        // (n, Dk)
-    const auto k = kernel::whole_packets<Kernel>(x.k.slice(at.first, n), w.k);        // (n, Dk)
-    const auto v = kernel::whole_packets<Kernel>(x.v.slice(at.first, n), w.v);        // (n, Dv)
-    const auto dq = w.dq.top(n), dk = w.dk.top(n);                                    // (n, Dk)
-    const auto dv = w.dv.top(n), dN = w.dN.top(n);                                    // (n, Dv)
+    const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, n), w.q);  // (n, Dk)
+    const auto k = kernel::whole_packets<Kernel>(x.k.slice(at.first, n), w.k);  // (n, Dk)
+    const auto v = kernel::whole_packets<Kernel>(x.v.slice(at.first, n), w.v);  // (n, Dv)
+    const auto dq = w.dq.top(n), dk = w.dk.top(n);                              // (n, Dk)
+    const auto dv = w.dv.top(n), dN = w.dN.top(n);                              // (n, Dv)
     const double scale = through_norm<Kernel>(x, g, at.first, dN, w.dZ, dv, norm);
     if (duty.dense) g.scale += scale;
     scan_border<Way>(x, at.first, n, w.lambda, w.border);
@@ -197,7 +202,8 @@ struct chunkwise_gradient {
     }
     if (double* const gaps = g.template gaps<Way>(); gaps != nullptr) {
       double pass = Kernel::inner(w.Ht, w.Rt);
-      for (index_t c = 0; Norm::uses_row_sum && c < x.q.width; ++c) pass += static_cast<double>(w.h[c]) * static_cast<double>(w.r[c]);
+      for (index_t c = 0; Norm::uses_row_sum && c < x.q.width; ++c)
+        pass += static_cast<double>(w.h[c]) * static_cast<double>(w.r[c]);
       Kernel::dots(w.rows, dq, q);
       Kernel::dots(w.columns, dk, k);
       spread<Way>(w.border.total * pass, w.rows, w.columns, n, gaps + at.first);
@@ -208,15 +214,15 @@ struct chunkwise_gradient {
     Kernel::accumulate(w.Ht, static_cast<Real*>(nullptr), total, v, write, k, w.weighted);
     if (Norm::uses_row_sum) Kernel::gather(w.h, total, k, write);
 
-    emit(g.q, at.first, dq, duty.first, duty.dense);
-    emit(g.k, at.first, dk, duty.first, duty.dense);
-    emit(g.v, at.first, dv, duty.first, duty.dense);
+    deliver(g.q, at.first, dq, duty.first, duty.dense);
+    deliver(g.k, at.first, dk, duty.first, duty.dense);
+    deliver(g.v, at.first, dv, duty.first, duty.dense);
   }
 
   /// The pairs inside one chunk.
   template <class Kernel, class T, class Mask, class Real>
-  static void block(const head<T, Mask>& x, head_gradient<T>& g, index_t first, kernel::tile<const Real> q, kernel::tile<const Real> k,
-                    kernel::tile<const Real> v, scratch<Kernel, Real>& w) {
+  static void block(const head<T, Mask>& x, head_gradient<T>& g, index_t first, kernel::tile<const Real> q,
+                    kernel::tile<const Real> k, kernel::tile<const Real> v, scratch<Kernel, Real>& w) {
     const index_t n = q.rows;
     const kernel::tile<Real> kt{w.kt.data, q.columns, n, w.kt.stride}, vt{w.vt.data, v.columns, n, w.vt.stride};  // (Dk, n) (Dv, n)
     const kernel::tile<Real> P{w.P.data, n, n, w.P.stride}, G{w.G.data, n, n, w.G.stride};                        // (n, n)

@@ -35,21 +35,23 @@ struct full {
     scratch<Kernel, real_of<T>>(memory, size);
   }
 
-  index_t shares(head_size size, index_t wanted) const { return std::clamp<index_t>(wanted, 1, std::max<index_t>(1, blocks_in(size.L))); }
+  index_t shares(head_size size, index_t wanted) const {
+    return std::clamp<index_t>(wanted, 1, std::max<index_t>(1, blocks_in(size.L)));
+  }
 
   template <class Kernel, class T, class Mask, class Norm>
   void run(const head<T, Mask>& x, const Norm& norm, share part, kernel::arena& memory) const {
     using Real = real_of<T>;
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width});
     Real* const z = Norm::uses_row_sum ? w.z : nullptr;
-    for (index_t I = part.index; I < blocks_in(x.q.count); I += part.count) {
-      const index_t first = I * block, n = std::min(block, x.q.count - first);
+    for (index_t ib = part.index; ib < blocks_in(x.q.count); ib += part.count) {
+      const index_t first = ib * block, n = (std::min)(block, x.q.count - first);
       const auto q = kernel::elements(x.q.slice(first, n), w.q);  // (n, Dk)
       const auto N = w.N.top(n);                                  // (n, Dv)
       kernel::clear(N);
       std::fill_n(w.z, n, Real(0));
-      for_each_column_block<Kernel>(x, I, w.walk, [&](index_t J, const auto& weigh) {
-        const index_t from = J * block, m = std::min(block, x.k.count - from);
+      for_each_column_block<Kernel>(x, ib, w.walk, [&](index_t jb, const auto& weigh) {
+        const index_t from = jb * block, m = (std::min)(block, x.k.count - from);
         const auto k = kernel::elements(x.k.slice(from, m), w.k);               // (m, Dk)
         const auto v = kernel::whole_packets<Kernel>(x.v.slice(from, m), w.v);  // (m, Dv)
         const kernel::tile<Real> kt{w.kt.data, k.columns, m, w.kt.stride};      // (Dk, m)

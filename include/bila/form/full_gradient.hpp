@@ -40,17 +40,19 @@ struct full_gradient {
     /// What the pairs of different blocks add to the gaps they cross.
     struct crossings {
       crossings(kernel::arena& memory, index_t L)
-          : rows(memory.numbers<Kernel, double>(L)), columns(memory.numbers<Kernel, double>(L)), pass(memory.numbers<Kernel, double>(blocks_in(L))) {}
+          : rows(memory.numbers<Kernel, double>(L)),
+            columns(memory.numbers<Kernel, double>(L)),
+            pass(memory.numbers<Kernel, double>(blocks_in(L))) {}
       double *rows, *columns, *pass;  // (L) (L) (blocks)
     };
 
-    kernel::tile<Real> q, k, dq, dk;   // (block, Dk)
-    kernel::tile<Real> v, dN, dv;      // (block, Dv)
-    kernel::tile<Real> kt, vt;         // (Dk, block) (Dv, block)
-    kernel::tile<Real> P, G;           // (block, block)
-    Real *dZ, *ones;                   // (block)
+    kernel::tile<Real> q, k, dq, dk;  // (block, Dk)
+    kernel::tile<Real> v, dN, dv;     // (block, Dv)
+    kernel::tile<Real> kt, vt;        // (Dk, block) (Dv, block)
+    kernel::tile<Real> P, G;          // (block, block)
+    Real *dZ, *ones;                  // (block)
     crossings forward, backward;
-    double *rows, *columns;            // (block)
+    double *rows, *columns;  // (block)
     walk_scratch<Kernel, Real> walk;
   };
 
@@ -73,29 +75,30 @@ struct full_gradient {
     clear_sum(g.k);
     clear_sum(g.v);
 
-    for (index_t I = 0; I < blocks; ++I) {
-      const index_t first = I * block, n = std::min(block, L - first);
+    for (index_t ib = 0; ib < blocks; ++ib) {
+      const index_t first = ib * block, n = (std::min)(block, L - first);
       const auto q = kernel::whole_packets<Kernel>(x.q.slice(first, n), w.q);  // (n, Dk)
       const auto dq = w.dq.top(n);                                             // (n, Dk)
       const auto dN = w.dN.top(n);                                             // (n, Dv)
       kernel::clear(dq);
       g.scale += through_norm<Kernel>(x, g, first, dN, w.dZ, w.dv.top(n), norm);
-      for_each_column_block<Kernel>(x, I, w.walk, [&](index_t J, const auto& weigh) {
-        const index_t from = J * block, m = std::min(block, L - from);
-        const auto k = kernel::whole_packets<Kernel>(x.k.slice(from, m), w.k);                                         // (m, Dk)
-        const auto v = kernel::whole_packets<Kernel>(x.v.slice(from, m), w.v);                                         // (m, Dv)
-        const kernel::tile<Real> kt{w.kt.data, k.columns, m, w.kt.stride}, vt{w.vt.data, v.columns, m, w.vt.stride};   // (Dk, m) (Dv, m)
-        const kernel::tile<Real> P{w.P.data, n, m, w.P.stride}, G{w.G.data, n, m, w.G.stride};                         // (n, m)
-        const auto dk = w.dk.top(m), dv = w.dv.top(m);                                                                 // (m, Dk) (m, Dv)
+      for_each_column_block<Kernel>(x, ib, w.walk, [&](index_t jb, const auto& weigh) {
+        const index_t from = jb * block, m = (std::min)(block, L - from);
+        const auto k = kernel::whole_packets<Kernel>(x.k.slice(from, m), w.k);  // (m, Dk)
+        const auto v = kernel::whole_packets<Kernel>(x.v.slice(from, m), w.v);  // (m, Dv)
+        const kernel::tile<Real> kt{w.kt.data, k.columns, m, w.kt.stride},
+            vt{w.vt.data, v.columns, m, w.vt.stride};                                           // (Dk, m) (Dv, m)
+        const kernel::tile<Real> P{w.P.data, n, m, w.P.stride}, G{w.G.data, n, m, w.G.stride};  // (n, m)
+        const auto dk = w.dk.top(m), dv = w.dv.top(m);                                          // (m, Dk) (m, Dv)
         Kernel::transpose(kt, k);
         Kernel::transpose(vt, v);
         Kernel::score(P, q, kt);
         Kernel::score(G, dN, vt);
         Kernel::outer(G, w.dZ, w.ones);
-        if (I == J)
+        if (ib == jb)
           for (index_t i = 0; i < n; ++i) g.diagonal += static_cast<double>(P.row(i)[i]) * static_cast<double>(G.row(i)[i]);
         weigh(G, static_cast<Real*>(nullptr));
-        cross(P, G, I, J, g, w);
+        cross(P, G, ib, jb, g, w);
         weigh(P, static_cast<Real*>(nullptr));
         kernel::clear(dk);
         kernel::clear(dv);
@@ -105,40 +108,42 @@ struct full_gradient {
         add_to_sum(g.k, from, dk);
         add_to_sum(g.v, from, dv);
       });
-      emit(g.q, first, dq, true, true);
+      deliver(g.q, first, dq, true, true);
     }
     round_sum(g.k);
     round_sum(g.v);
-    for (index_t I = 0; I < blocks; ++I) {
-      const index_t first = I * block, n = std::min(block, L - first);
-      if (g.forward != nullptr) spread<direction::forward>(w.forward.pass[I], w.forward.rows + first, w.forward.columns + first, n, g.forward + first);
+    for (index_t ib = 0; ib < blocks; ++ib) {
+      const index_t first = ib * block, n = (std::min)(block, L - first);
+      if (g.forward != nullptr)
+        spread<direction::forward>(w.forward.pass[ib], w.forward.rows + first, w.forward.columns + first, n, g.forward + first);
       if (g.backward != nullptr)
-        spread<direction::backward>(w.backward.pass[I], w.backward.rows + first, w.backward.columns + first, n, g.backward + first);
+        spread<direction::backward>(w.backward.pass[ib], w.backward.rows + first, w.backward.columns + first, n,
+                                    g.backward + first);
     }
   }
 
  private:
   template <class Real, class T, class Scratch>
-  static void cross(kernel::tile<Real> P, kernel::tile<Real> G, index_t I, index_t J, const head_gradient<T>& g, Scratch& w) {
-    if (I == J) {
-      if (g.forward != nullptr) block_gaps<direction::forward>(P, G, w.rows, w.columns, g.forward + I * block);
-      if (g.backward != nullptr) block_gaps<direction::backward>(P, G, w.rows, w.columns, g.backward + I * block);
+  static void cross(kernel::tile<Real> P, kernel::tile<Real> G, index_t ib, index_t jb, const head_gradient<T>& g, Scratch& w) {
+    if (ib == jb) {
+      if (g.forward != nullptr) block_gaps<direction::forward>(P, G, w.rows, w.columns, g.forward + ib * block);
+      if (g.backward != nullptr) block_gaps<direction::backward>(P, G, w.rows, w.columns, g.backward + ib * block);
       return;
     }
-    if ((I > J ? g.forward : g.backward) == nullptr) return;
-    const auto& c = I > J ? w.forward : w.backward;
+    if ((ib > jb ? g.forward : g.backward) == nullptr) return;
+    const auto& c = ib > jb ? w.forward : w.backward;
     double total = 0;
     for (index_t i = 0; i < P.rows; ++i) {
       double sum = 0;
       for (index_t j = 0; j < P.columns; ++j) {
         const double e = static_cast<double>(P.row(i)[j]) * static_cast<double>(G.row(i)[j]);
         sum += e;
-        c.columns[J * block + j] += e;
+        c.columns[jb * block + j] += e;
       }
-      c.rows[I * block + i] += sum;
+      c.rows[ib * block + i] += sum;
       total += sum;
     }
-    for (index_t between = std::min(I, J) + 1; between < std::max(I, J); ++between) c.pass[between] += total;
+    for (index_t between = (std::min)(ib, jb) + 1; between < (std::max)(ib, jb); ++between) c.pass[between] += total;
   }
 
   template <class T>

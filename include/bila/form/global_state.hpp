@@ -41,7 +41,7 @@ struct global_state {
     std::fill_n(w.s, x.q.width, Real(0));
     std::fill_n(w.ones, block, Real(1));
     for (index_t first = 0; first < x.k.count; first += block) {
-      const index_t n = std::min(block, x.k.count - first);
+      const index_t n = (std::min)(block, x.k.count - first);
       const auto k = kernel::elements(x.k.slice(first, n), w.k);               // (n, Dk)
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(first, n), w.v);  // (n, Dv)
       Kernel::accumulate(w.S, s, Real(1), k, w.ones, v, w.weighted);
@@ -49,7 +49,7 @@ struct global_state {
     for (index_t c = 0; c < x.q.width; ++c) join_states(x, c, w.S.row(c), s == nullptr ? s : s + c);
 
     for (index_t first = 0; first < x.q.count; first += block) {
-      const index_t n = std::min(block, x.q.count - first);
+      const index_t n = (std::min)(block, x.q.count - first);
       const auto q = kernel::elements(x.q.slice(first, n), w.q);  // (n, Dk)
       const auto N = w.N.top(n);                                  // (n, Dv)
       kernel::clear(N);
@@ -60,8 +60,8 @@ struct global_state {
   }
 
  private:
-  /// Row c of the state that all queries see: the tokens' own, and what comes before and after. Each final state is what lies on its
-  /// side, the tokens included.
+  /// Row c of the state that all queries see: the tokens' own, and what comes before and after. Each final state is what lies on
+  /// its side, the tokens included.
   template <class T, class Mask, class Real>
   static void join_states(const head<T, Mask>& x, index_t c, Real* S, Real* s) {
     const auto entering = [c](const head_state<const Real>& from, index_t d) {

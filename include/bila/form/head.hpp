@@ -26,7 +26,7 @@ struct head_mask {
   template <direction Way>
   double decay(index_t t) const {
     const double log = Way == direction::forward ? mask->log_forward(b, h, first + t) : mask->log_backward(b, h, first + t);
-    return std::exp(std::min(0.0, log));
+    return std::exp((std::min)(0.0, log));
   }
 
   double weight(index_t i, index_t j) const { return mask->weight(b, h, first + i, first + j); }
@@ -60,14 +60,18 @@ struct head {
 
   template <bila::direction Way>
   const auto& initial() const {
-    if constexpr (Way == bila::direction::forward) return initial_forward;
-    else return initial_backward;
+    if constexpr (Way == bila::direction::forward)
+      return initial_forward;
+    else
+      return initial_backward;
   }
 
   template <bila::direction Way>
   const auto& final() const {
-    if constexpr (Way == bila::direction::forward) return final_forward;
-    else return final_backward;
+    if constexpr (Way == bila::direction::forward)
+      return final_forward;
+    else
+      return final_backward;
   }
 
   /// Decay of gap t, the gap before the first and after the last token included: there a given state enters.
@@ -87,7 +91,8 @@ struct share {
   index_t index = 0, count = 1;
 };
 
-/// Value features in one share of a recurrent or chunkwise head: columns of the state do not see each other. A multiple of every packet.
+/// Value features in one share of a recurrent or chunkwise head: columns of the state do not see each other. A multiple of every
+/// packet.
 inline constexpr index_t share_columns = 16;
 
 inline index_t shares_by_column(index_t Dv, index_t wanted) {
@@ -99,7 +104,7 @@ template <class T, class Mask>
 head<T, Mask> columns_of(head<T, Mask> x, share part) {
   const index_t blocks = kernel::round_up(x.v.width, share_columns) / share_columns;
   const index_t first = blocks * part.index / part.count * share_columns;
-  const index_t last = std::min(blocks * (part.index + 1) / part.count * share_columns, x.v.width);
+  const index_t last = (std::min)(blocks * (part.index + 1) / part.count * share_columns, x.v.width);
   const auto narrow = [&](auto& view) { view = view.columns(first, last - first); };
   narrow(x.v);
   narrow(x.y);

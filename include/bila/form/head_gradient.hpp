@@ -6,12 +6,12 @@
 
 namespace bila::inline v0_1::form {
 
-/// Where the gradient of q, k or v goes. Heads that read one tensor add to one gradient, in order: the first starts the sum, the last
-/// rounds it.
+/// Where the gradient of q, k or v goes. Heads that read one tensor add to one gradient, in order: the first starts the sum, the
+/// last rounds it.
 template <class T>
 struct gradient_rows {
-  rows<T> out;                 // without data: not wanted
-  rows<real_of<T>> sum = {};   // where the heads add; out itself unless it would round
+  rows<T> out;                // without data: not wanted
+  rows<real_of<T>> sum = {};  // where the heads add; out itself unless it would round
   bool first = true, last = true;
 };
 
@@ -19,15 +19,15 @@ template <class T>
 struct head_gradient {
   using Real = real_of<T>;
 
-  rows<const T> y;                                             // (L, Dv), as the forward pass wrote it
-  rows<const Real> row_sum;                                    // (L, 1), the same
-  rows<const T> dy;                                            // (L, Dv)
-  head_state<const Real> final_forward, final_backward;        // of the loss by the final states
-  head_state<Real> initial_forward, initial_backward;          // of the loss by the initial states: out
-  gradient_rows<T> q, k, v;                                    // (L, Dk) (L, Dk) (L, Dv)
-  double *forward = nullptr, *backward = nullptr;              // (L + 1) by the log decay of gap t, 0 <= t <= L, zero at the start; null:
-                                                               // not wanted
-  double scale = 0, diagonal = 0;                              // by the scalars: this head's part
+  rows<const T> y;                                       // (L, Dv), as the forward pass wrote it
+  rows<const Real> row_sum;                              // (L, 1), the same
+  rows<const T> dy;                                      // (L, Dv)
+  head_state<const Real> final_forward, final_backward;  // of the loss by the final states
+  head_state<Real> initial_forward, initial_backward;    // of the loss by the initial states: out
+  gradient_rows<T> q, k, v;                              // (L, Dk) (L, Dk) (L, Dv)
+  double *forward = nullptr, *backward = nullptr;        // (L + 1) by the log decay of gap t, 0 <= t <= L, zero at the start; null:
+                                                         // not wanted
+  double scale = 0, diagonal = 0;                        // by the scalars: this head's part
 
   bool has_states() const {
     return initial_forward.S.data != nullptr || initial_backward.S.data != nullptr || final_forward.S.data != nullptr ||
@@ -36,14 +36,18 @@ struct head_gradient {
 
   template <bila::direction Way>
   const auto& final() const {
-    if constexpr (Way == bila::direction::forward) return final_forward;
-    else return final_backward;
+    if constexpr (Way == bila::direction::forward)
+      return final_forward;
+    else
+      return final_backward;
   }
 
   template <bila::direction Way>
   const auto& initial() const {
-    if constexpr (Way == bila::direction::forward) return initial_forward;
-    else return initial_backward;
+    if constexpr (Way == bila::direction::forward)
+      return initial_forward;
+    else
+      return initial_backward;
   }
 
   template <bila::direction Way>
@@ -54,7 +58,7 @@ struct head_gradient {
 
 /// Writes the gradient of tokens [first, first + X.rows), or adds it to what earlier passes and heads left. X is used up.
 template <class T, class Real>
-void emit(const gradient_rows<T>& to, index_t first, kernel::tile<Real> X, bool first_pass, bool last_pass) {
+void deliver(const gradient_rows<T>& to, index_t first, kernel::tile<Real> X, bool first_pass, bool last_pass) {
   if (to.out.data == nullptr) return;
   if (!to.first || !first_pass)
     for (index_t i = 0; i < X.rows; ++i)
@@ -94,8 +98,8 @@ void start_transposed(kernel::tile<Real> St, Real* s, const head_state<const Rea
   for (index_t c = 0; c < St.columns; ++c) s[c] = from.z.data == nullptr ? Real(0) : from.z(c, 0);
 }
 
-/// Adds to the gradient of a chunk's gaps what crosses them, E_ij = dl / d log M_ij. `rows` holds what each of its n tokens reads by
-/// such pairs, `columns` what is read of it, `pass` the pairs that jump over the whole chunk.
+/// Adds to the gradient of a chunk's gaps what crosses them, E_ij = dl / d log M_ij. `rows` holds what each of its n tokens reads
+/// by such pairs, `columns` what is read of it, `pass` the pairs that jump over the whole chunk.
 ///
 ///     forward:   to[t] += pass + sum_{i >= t} rows_i + sum_{j < t} columns_j      0 <= t < n, the gap before token t
 ///     backward:  to[t] += pass + sum_{i < t} rows_i + sum_{j >= t} columns_j      1 <= t <= n
@@ -113,8 +117,8 @@ void spread(double pass, const double* rows, const double* columns, index_t n, d
   }
 }
 
-/// The same for the pairs inside the chunk: E = P o G on one side of the diagonal. Such a pair crosses the gaps between its tokens, and
-/// rows - columns counts it from the one up to the other.
+/// The same for the pairs inside the chunk: E = P o G on one side of the diagonal. Such a pair crosses the gaps between its tokens,
+/// and rows - columns counts it from the one up to the other.
 template <direction Way, class Real>
 void block_gaps(kernel::tile<Real> P, kernel::tile<Real> G, double* rows, double* columns, double* to) {
   const index_t n = P.rows;

@@ -60,8 +60,12 @@ struct recurrent {
         sweep<Kernel, direction::backward>(x, norm, w, {.last = false, .other_left = false});
         sweep<Kernel, direction::forward>(x, norm, w, {.last = true, .other_left = true});
         break;
-      case direction::forward: sweep<Kernel, direction::forward>(x, norm, w, {.last = true, .other_left = false}); break;
-      case direction::backward: sweep<Kernel, direction::backward>(x, norm, w, {.last = true, .other_left = false}); break;
+      case direction::forward:
+        sweep<Kernel, direction::forward>(x, norm, w, {.last = true, .other_left = false});
+        break;
+      case direction::backward:
+        sweep<Kernel, direction::backward>(x, norm, w, {.last = true, .other_left = false});
+        break;
     }
   }
 
@@ -84,7 +88,7 @@ struct recurrent {
     scale(w.S, w.s, static_cast<Real>(x.template initial<Way>().decay));  // a given state crosses the gap before the sequence
 
     for (index_t turn = 0; turn < blocks; ++turn) {
-      const index_t first = (Way == direction::forward ? turn : blocks - 1 - turn) * block, n = std::min(block, L - first);
+      const index_t first = (Way == direction::forward ? turn : blocks - 1 - turn) * block, n = (std::min)(block, L - first);
       const auto q = kernel::elements(x.q.slice(first, n), w.q);               // (n, Dk)
       const auto k = kernel::elements(x.k.slice(first, n), w.k);               // (n, Dk)
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(first, n), w.v);  // (n, Dv)
@@ -102,7 +106,8 @@ struct recurrent {
         const Real read = static_cast<Real>(state.held()), write = static_cast<Real>(1 / state.held());
         const Real settle = static_cast<Real>(state.decay(t == 0 || t == L ? 1.0 : x.mask.template decay<Way>(t)));
         Real* const z_i = z == nullptr ? z : z + i;
-        if (duty.last) Kernel::diagonal(N.row(i), z_i, static_cast<Real>(x.diagonal), q.row(i), k.row(i), k.columns, v.row(i), v.columns);
+        if (duty.last)
+          Kernel::diagonal(N.row(i), z_i, static_cast<Real>(x.diagonal), q.row(i), k.row(i), k.columns, v.row(i), v.columns);
         Kernel::step(N.row(i), z_i, read, q.row(i), w.S, s, settle, write, k.row(i), v.row(i));
       }
       if (duty.last)

@@ -82,7 +82,8 @@ tile<const Real> elements(rows<const T> from, tile<Real> room) {
 template <class Kernel, class Real, class T>
 tile<const Real> whole_packets(rows<const T> from, tile<Real> room) {
   if constexpr (std::is_same_v<T, Real>)
-    if (from.column_stride == 1 && from.width % Kernel::template lanes<Real> == 0) return {from.data, from.count, from.width, from.row_stride};
+    if (from.column_stride == 1 && from.width % Kernel::template lanes<Real> == 0)
+      return {from.data, from.count, from.width, from.row_stride};
   load(room, from);
   return room.top(from.count);
 }

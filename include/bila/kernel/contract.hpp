@@ -34,8 +34,8 @@ namespace bila::inline v0_1::kernel {
 
 /// A row-major matrix in the workspace or in the user's memory.
 ///
-/// Padded tiles have `stride` a multiple of Kernel::lanes<Real>; the columns from `columns` up to the next multiple are zero and may
-/// be read and written with the rest. Tiles that are only read by element (q; k in `accumulate` and `step`) need not be padded.
+/// Padded tiles have `stride` a multiple of Kernel::lanes<Real>; the columns from `columns` up to the next multiple are zero and
+/// may be read and written with the rest. Tiles that are only read by element (q; k in `accumulate` and `step`) need not be padded.
 template <class Real>
 struct tile {
   Real* data = nullptr;
@@ -46,11 +46,7 @@ struct tile {
 
   constexpr tile top(index_t n) const { return {data, n, columns, stride}; }
 
-  constexpr operator tile<const Real>() const
-    requires(!std::is_const_v<Real>)
-  {
-    return {data, rows, columns, stride};
-  }
+  constexpr operator tile<const Real>() const requires(!std::is_const_v<Real>) { return {data, rows, columns, stride}; }
 };
 
 /// A tile that a verb only reads; its type follows from the tile that the verb writes.

@@ -4,7 +4,8 @@
 #pragma once
 
 #if defined(__CUDACC__)
-#error "bila: nvcc must not compile Eigen (it would change the host's own products at link time); include <bila/cuda.hpp> in .cu files"
+#error \
+    "bila: nvcc must not compile Eigen (it would change the host's own products at link time); include <bila/cuda.hpp> in .cu files"
 #endif
 
 #include <bila/config.hpp>
@@ -44,9 +45,8 @@ struct packets {
 
   template <class Real>
   static void apply(tile<Real> N, operand<Real> A, operand<Real> v) {
-    product<false>(N, A.columns, A, v, [](packet<Real> sum, packet<Real> old, index_t) BILA_LAMBDA_INLINE {
-      return simd::padd(old, sum);
-    });
+    product<false>(N, A.columns, A, v,
+                   [](packet<Real> sum, packet<Real> old, index_t) BILA_LAMBDA_INLINE { return simd::padd(old, sum); });
   }
 
   template <class Real>
@@ -80,9 +80,8 @@ struct packets {
   static void accumulate(tile<Real> S, Real* s, Real g, operand<Real> k, const Real* w, operand<Real> v, tile<Real> weighted) {
     for (index_t j = 0; j < k.rows; ++j) {
       const Real *from = k.row(j), w_j = w[j];
-      along(k.columns, weighted.row(j), [from, w_j](auto x, index_t c) BILA_LAMBDA_INLINE {
-        return simd::pmul(set(x, w_j), load(x, from + c));
-      });
+      along(k.columns, weighted.row(j),
+            [from, w_j](auto x, index_t c) BILA_LAMBDA_INLINE { return simd::pmul(set(x, w_j), load(x, from + c)); });
     }
     product<true>(S, k.rows, weighted, v, [g](packet<Real> sum, packet<Real> old, index_t) BILA_LAMBDA_INLINE {
       return simd::pmadd(simd::pset1<packet<Real>>(g), old, sum);
@@ -90,7 +89,8 @@ struct packets {
     if (s == nullptr) return;
     along(k.columns, s, [g](auto x, index_t) BILA_LAMBDA_INLINE { return simd::pmul(set(x, g), x); });
     for (index_t j = 0; j < k.rows; ++j)
-      along(k.columns, s, [from = weighted.row(j)](auto x, index_t c) BILA_LAMBDA_INLINE { return simd::padd(x, load(x, from + c)); });
+      along(k.columns, s,
+            [from = weighted.row(j)](auto x, index_t c) BILA_LAMBDA_INLINE { return simd::padd(x, load(x, from + c)); });
   }
 
   template <class Real>
@@ -142,13 +142,15 @@ struct packets {
 
   template <class Real>
   static void apply_transposed(tile<Real> N, operand<Real> A, operand<Real> q) {
-    product<true>(N, A.rows, A, q, [](packet<Real> sum, packet<Real> old, index_t) BILA_LAMBDA_INLINE { return simd::padd(old, sum); });
+    product<true>(N, A.rows, A, q,
+                  [](packet<Real> sum, packet<Real> old, index_t) BILA_LAMBDA_INLINE { return simd::padd(old, sum); });
   }
 
   template <class Real>
   static void outer(tile<Real> N, const Real* a, const Real* b) {
     for (index_t i = 0; i < N.rows; ++i)
-      along(N.columns, N.row(i), [b, a_i = a[i]](auto x, index_t d) BILA_LAMBDA_INLINE { return simd::pmadd(set(x, a_i), load(x, b + d), x); });
+      along(N.columns, N.row(i),
+            [b, a_i = a[i]](auto x, index_t d) BILA_LAMBDA_INLINE { return simd::pmadd(set(x, a_i), load(x, b + d), x); });
   }
 
   template <class Real>
@@ -240,8 +242,8 @@ struct packets {
   }
 
   template <int Packets, class Real>
-  static BILA_ALWAYS_INLINE void step_columns(Real* n, Real r, const Real* q, tile<Real> S, index_t d, Real g, Real w, const Real* k,
-                                              const Real* v) {
+  static BILA_ALWAYS_INLINE void step_columns(Real* n, Real r, const Real* q, tile<Real> S, index_t d, Real g, Real w,
+                                              const Real* k, const Real* v) {
     constexpr index_t width = lanes<Real>;
     const packet<Real> decay = simd::pset1<packet<Real>>(g);
     packet<Real> value[Packets], sum[Packets];
@@ -288,7 +290,8 @@ struct packets {
     constexpr index_t width = lanes<Real>;
     const index_t whole = n / width * width;
     packet<Real> sum = simd::pset1<packet<Real>>(Real(0));
-    for (index_t d = 0; d < whole; d += width) sum = simd::pmadd(simd::ploadu<packet<Real>>(a + d), simd::ploadu<packet<Real>>(b + d), sum);
+    for (index_t d = 0; d < whole; d += width)
+      sum = simd::pmadd(simd::ploadu<packet<Real>>(a + d), simd::ploadu<packet<Real>>(b + d), sum);
     Real total = simd::predux(sum);
     for (index_t d = whole; d < n; ++d) total += a[d] * b[d];
     return total;

@@ -75,8 +75,8 @@ class carried_decay {
  public:
   Real operator()(double decay) {
     const double wanted = decay * owed_;
-    const Real applied = std::min(static_cast<Real>(wanted), Real(1));
-    owed_ = applied < std::numeric_limits<Real>::min() ? 1 : wanted / static_cast<double>(applied);
+    const Real applied = (std::min)(static_cast<Real>(wanted), Real(1));
+    owed_ = applied < (std::numeric_limits<Real>::min)() ? 1 : wanted / static_cast<double>(applied);
     return applied;
   }
 
@@ -86,9 +86,9 @@ class carried_decay {
 
 /// The decay that a state has not been multiplied with yet, when tokens come one by one.
 ///
-/// Multiplying a float state by 1 - 2^-24 at every token rounds all of it the same way each time: 1.3e-3 off after 100 000 tokens. So the
-/// state stays as it is while the decay collects here, in double: it is read with `held()`, written with 1 / held(), and settled when
-/// held() would fall below 1/2. The true state is held() times the stored one.
+/// Multiplying a float state by 1 - 2^-24 at every token rounds all of it the same way each time: 1.3e-3 off after 100 000 tokens.
+/// So the state stays as it is while the decay collects here, in double: it is read with `held()`, written with 1 / held(), and
+/// settled when held() would fall below 1/2. The true state is held() times the stored one.
 class held_decay {
  public:
   double held() const { return held_; }

@@ -49,7 +49,9 @@ concept checks_itself = requires(const Mask& mask, index_t n) {
 
 /// A mask whose parameters are tensors, of which the output may not be a part.
 template <class Mask>
-concept has_parameters = requires(const Mask& mask) { mask.parameters(); };
+concept has_parameters = requires(const Mask& mask) {
+  mask.parameters();
+};
 
 /// A mask that can say which of its parameters the decay of a gap is, for an error's sentence.
 template <class Mask>
@@ -66,7 +68,8 @@ template <class Mask, class Real>
 concept pulls_back = requires(const Mask& mask, index_t n, double sum, const double* gaps, tensor_view<Real> to) {
   requires Mask::gaps == gap::per_head;
   mask.pull_back(n, sum, sum, to);
-} || requires(const Mask& mask, index_t n, const double* gaps, tensor_view<Real> to) {
+}
+|| requires(const Mask& mask, index_t n, const double* gaps, tensor_view<Real> to) {
   requires Mask::gaps == gap::per_token;
   mask.pull_back(n, n, n, n, gaps, gaps, to);
 };

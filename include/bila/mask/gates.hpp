@@ -12,7 +12,7 @@
 namespace bila::inline v0_1::gates {
 
 /// log(1 + e^x), to the last bits for every x.
-inline double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
+inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
 
 inline double sigmoid(double x) {
   const double e = std::exp(-std::abs(x));
@@ -84,7 +84,8 @@ void log_decays(const Gate& gate, const tensor_view<T>& x, const tensor_view<U>&
 template <parameterisation Gate, class T, class U, class V>
 void pull_back(const Gate& gate, const tensor_view<T>& x, const tensor_view<U>& d_log_decay, const tensor_view<V>& dx) {
   detail::for_each_token(dx, [&](index_t b, index_t h, index_t l) {
-    dx(b, h, l, 0) = static_cast<V>(gate.slope(static_cast<double>(x(b, h, l, 0)), h) * static_cast<double>(d_log_decay(b, h, l, 0)));
+    dx(b, h, l, 0) =
+        static_cast<V>(gate.slope(static_cast<double>(x(b, h, l, 0)), h) * static_cast<double>(d_log_decay(b, h, l, 0)));
   });
 }
 

@@ -51,8 +51,10 @@ struct selective_decay {
 
   /// d a_t = the gradients of the one or two gaps whose decay it is.
   template <class Real>
-  void pull_back(index_t b, index_t h, index_t first, index_t count, const double* f, const double* g, const tensor_view<Real>& to) const {
-    const index_t forward = 0 - token(direction::forward, 0), backward = 0 - token(direction::backward, 0);  // from a token to its gap
+  void pull_back(index_t b, index_t h, index_t first, index_t count, const double* f, const double* g,
+                 const tensor_view<Real>& to) const {
+    const index_t forward = 0 - token(direction::forward, 0),
+                  backward = 0 - token(direction::backward, 0);  // from a token to its gap
     for (index_t t = 0; t < count; ++t) {
       const index_t a = t + forward, c = t + backward;
       to(b, h, first + t, 0) = static_cast<Real>((a > 0 && a < count ? f[a] : 0) + (c > 0 && c < count ? g[c] : 0));

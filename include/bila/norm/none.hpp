@@ -12,8 +12,8 @@ struct quotient {
   Real factor, divisor;
 };
 
-/// How a loss enters a form again: dN = numerator dy, dZ = row_sum, and the token's part in the gradient of the scale, all with N and
-/// Z unscaled.
+/// How a loss enters a form again: dN = numerator dy, dZ = row_sum, and the token's part in the gradient of the scale, all with N
+/// and Z unscaled.
 template <class Real>
 struct slope {
   Real numerator, row_sum, scale;

@@ -3,7 +3,8 @@
 #pragma once
 
 #if defined(__CUDACC__)
-#error "bila: nvcc must not compile Eigen (it would change the host's own products at link time); use the raw views of bila/view/tensor_view.hpp"
+#error \
+    "bila: nvcc must not compile Eigen (it would change the host's own products at link time); use the raw views of bila/view/tensor_view.hpp"
 #endif
 
 #include <bila/view/tensor_view.hpp>
@@ -17,8 +18,7 @@ namespace bila::inline v0_1 {
 namespace detail {
 
 template <class Expression>
-inline constexpr bool has_memory =
-    (Eigen::internal::traits<Expression>::Flags & Eigen::DirectAccessBit) == Eigen::DirectAccessBit;
+inline constexpr bool has_memory = (Eigen::internal::traits<Expression>::Flags & Eigen::DirectAccessBit) == Eigen::DirectAccessBit;
 
 template <class Expression>
 inline constexpr bool owns_memory = std::is_base_of_v<Eigen::PlainObjectBase<Expression>, Expression>;
@@ -30,10 +30,11 @@ inline constexpr bool owns_memory = std::is_base_of_v<Eigen::PlainObjectBase<Exp
 /// Shapes: (rows, columns) -> [1, 1, rows, columns]; a column vector of L gates -> [1, 1, L, 1].
 /// Writable when the argument is. The memory stays the caller's: a temporary that owns its memory is refused.
 template <class Matrix>
-  requires std::is_base_of_v<Eigen::DenseBase<std::remove_cvref_t<Matrix>>, std::remove_cvref_t<Matrix>>
+requires std::is_base_of_v<Eigen::DenseBase<std::remove_cvref_t<Matrix>>, std::remove_cvref_t<Matrix>>
 constexpr auto matrix(Matrix&& x) {
   using expression = std::remove_cvref_t<Matrix>;
-  static_assert(detail::has_memory<expression>, "bila::matrix needs an expression with memory of its own: evaluate it into a matrix first");
+  static_assert(detail::has_memory<expression>,
+                "bila::matrix needs an expression with memory of its own: evaluate it into a matrix first");
   static_assert(std::is_lvalue_reference_v<Matrix> || !detail::owns_memory<expression>,
                 "bila::matrix does not own memory: a temporary matrix would dangle, give it a name first");
   using scalar = std::remove_pointer_t<decltype(x.data())>;

@@ -25,13 +25,13 @@ namespace bila::inline v0_1 {
 template <class T>
 struct inputs {
   tensor_view<const T> q{}, k{}, v{};
-  double scale = 1;                                    // of the scores
-  double diagonal = 1;                                 // weight of a token on itself: 1 LION, 2 an uncorrected double scan, 0 strict
+  double scale = 1;     // of the scores
+  double diagonal = 1;  // weight of a token on itself: 1 LION, 2 an uncorrected double scan, 0 strict
   bila::direction direction = bila::direction::both;
-  std::span<const index_t> offsets = {};               // packed segments [offsets[n], offsets[n+1]) of the one batch row
-  std::span<const index_t> lengths = {};               // valid tokens of each batch row; the rest is never read, and y = 0 there
-  state<const real_of<T>> initial_forward = {};        // what comes before the first token of each sequence
-  state<const real_of<T>> initial_backward = {};       // what comes after its last
+  std::span<const index_t> offsets = {};          // packed segments [offsets[n], offsets[n+1]) of the one batch row
+  std::span<const index_t> lengths = {};          // valid tokens of each batch row; the rest is never read, and y = 0 there
+  state<const real_of<T>> initial_forward = {};   // what comes before the first token of each sequence
+  state<const real_of<T>> initial_backward = {};  // what comes after its last
 };
 
 template <class T, class U, class V>
@@ -39,8 +39,8 @@ inputs(tensor_view<T>, tensor_view<U>, tensor_view<V>) -> inputs<std::remove_con
 
 /// What attention writes. Only y is required: an empty view is not written.
 ///
-/// row_sum: [B, H, L, 1], the unscaled Z; all that a gradient needs saved besides y. final_forward is the state after each sequence's
-/// last token, final_backward the one at its first: what the next piece takes as its initial state.
+/// row_sum: [B, H, L, 1], the unscaled Z; all that a gradient needs saved besides y. final_forward is the state after each
+/// sequence's last token, final_backward the one at its first: what the next piece takes as its initial state.
 template <class T>
 struct outputs {
   tensor_view<T> y;  // [B, H, L, Dv]
@@ -70,16 +70,17 @@ namespace detail {
 template <class T>
 complaint check_extents(const char* name, const tensor_view<T>& x, std::array<index_t, 4> wanted) {
   if (x.data == nullptr || x.extents == wanted) return {};
-  return sentence(name, " has shape ", shape_in_words(x), ", it must be [", wanted[0], ", ", wanted[1], ", ", wanted[2], ", ", wanted[3], "]");
+  return sentence(name, " has shape ", shape_in_words(x), ", it must be [", wanted[0], ", ", wanted[1], ", ", wanted[2], ", ",
+                  wanted[3], "]");
 }
 
 /// `name` is that of the state, its parts are added.
 template <class T>
 complaint check_state(const char* name, const state<T>& x, index_t sequences, const geometry& size) {
   if (!x.given()) return {};
-  for (const complaint& wrong : {check_extents(".S", x.S, {sequences, size.H, size.Dk, size.Dv}),
-                                 check_extents(".z", x.z, {sequences, size.H, size.Dk, 1}),
-                                 check_extents(".log_decay", x.log_decay, {sequences, size.H, 1, 1})})
+  for (const complaint& wrong :
+       {check_extents(".S", x.S, {sequences, size.H, size.Dk, size.Dv}), check_extents(".z", x.z, {sequences, size.H, size.Dk, 1}),
+        check_extents(".log_decay", x.log_decay, {sequences, size.H, 1, 1})})
     if (!wrong.empty()) return name + wrong;
   return {};
 }
@@ -88,7 +89,8 @@ template <class T>
 complaint check_view(const char* name, const tensor_view<T>& x) {
   static constexpr const char* axes[] = {"batch", "head", "length", "feature"};
   for (std::size_t axis = 0; axis < 4; ++axis)
-    if (x.extents[axis] < 0) return sentence(name, ": the extent of axis ", axes[axis], " is ", x.extents[axis], ", it must be >= 0");
+    if (x.extents[axis] < 0)
+      return sentence(name, ": the extent of axis ", axes[axis], " is ", x.extents[axis], ", it must be >= 0");
   if (x.data == nullptr && !x.empty())
     return sentence(name, ": the data pointer is null but the shape is ", shape_in_words(x), ", which is not empty");
   return {};
@@ -131,7 +133,8 @@ complaint check_offsets(const inputs<T>& in, index_t B, index_t L) {
   if (offsets.front() != 0) return sentence("offsets[0] = ", offsets.front(), ", it must be 0");
   for (std::size_t n = 1; n < offsets.size(); ++n)
     if (offsets[n] < offsets[n - 1])
-      return sentence("offsets[", n, "] = ", offsets[n], " is below offsets[", n - 1, "] = ", offsets[n - 1], ": they must not decrease");
+      return sentence("offsets[", n, "] = ", offsets[n], " is below offsets[", n - 1, "] = ", offsets[n - 1],
+                      ": they must not decrease");
   if (offsets.back() != L)
     return sentence("offsets[", offsets.size() - 1, "] = ", offsets.back(), ", the last one must be the length ", L);
   return {};
@@ -149,7 +152,8 @@ complaint check_lengths(const inputs<T>& in, index_t B, index_t L) {
 
 }  // namespace detail
 
-/// Everything about q, k, v, the options and the shape of y that can be wrong, in the order a reader would look; empty if nothing is.
+/// Everything about q, k, v, the options and the shape of y that can be wrong, in the order a reader would look; empty if nothing
+/// is.
 template <class T, class Out>
 complaint check(const inputs<T>& in, const tensor_view<Out>& y) {
   for (const complaint& wrong :

@@ -30,7 +30,10 @@ struct footprint {
 
   template <class T>
   explicit footprint(const tensor_view<T>& x)
-      : data(reinterpret_cast<std::intptr_t>(x.data)), extents(x.extents), strides(x.strides), size(static_cast<index_t>(sizeof(T))) {
+      : data(reinterpret_cast<std::intptr_t>(x.data)),
+        extents(x.extents),
+        strides(x.strides),
+        size(static_cast<index_t>(sizeof(T))) {
     for (index_t& stride : strides) stride *= size;
     if (x.data == nullptr) extents = {};
   }
@@ -89,7 +92,8 @@ inline bool interleaved(const footprint& x, const footprint& y, index_t limit) {
   return distance >= a.last - a.first && period - distance >= b.last - b.first;
 }
 
-/// False only if the two provably share no byte: their ranges are apart, or they are interleaved like q, k and v in one packed buffer.
+/// False only if the two provably share no byte: their ranges are apart, or they are interleaved like q, k and v in one packed
+/// buffer.
 inline bool may_overlap(const footprint& x, const footprint& y) {
   if (x.empty() || y.empty()) return false;
   const address_range a = addresses_of(x), b = addresses_of(y);
@@ -109,7 +113,8 @@ struct named_tensor {
 /// No output may overlap itself, an input, or another output.
 inline complaint check_overlaps(std::initializer_list<named_tensor> outputs, std::initializer_list<named_tensor> inputs) {
   for (const named_tensor& out : outputs) {
-    if (shares_memory_with_itself(out.memory)) return sentence(out.name, ": two of its elements share memory (strides ", strides_in_words(out.memory), ")");
+    if (shares_memory_with_itself(out.memory))
+      return sentence(out.name, ": two of its elements share memory (strides ", strides_in_words(out.memory), ")");
     for (const named_tensor& in : inputs)
       if (may_overlap(out.memory, in.memory)) return sentence(out.name, " overlaps ", in.name, " in memory");
     for (const named_tensor& other : outputs)

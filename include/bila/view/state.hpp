@@ -8,9 +8,10 @@ namespace bila::inline v0_1 {
 
 /// The sum of decayed keys and values of all tokens on one side, S = sum_j w_j k_j v_j^T, z = sum_j w_j k_j.
 ///
-/// Shapes: S [n, H, Dk, Dv], z [n, H, Dk, 1], one for each sequence: batch row, or packed segment. z is needed when the norm uses the
-/// row sum, and neither read nor written when it does not. An initial state enters by the gap between it and the sequence, whose log decay is log_decay [n, H, 1, 1], <= 0; left empty,
-/// the state counts as decayed already. A view without data is not given; it is the same as a state of zeros.
+/// Shapes: S [n, H, Dk, Dv], z [n, H, Dk, 1], one for each sequence: batch row, or packed segment. z is needed when the norm uses
+/// the row sum, and neither read nor written when it does not. An initial state enters by the gap between it and the sequence,
+/// whose log decay is log_decay [n, H, 1, 1], <= 0; left empty, the state counts as decayed already. A view without data is not
+/// given; it is the same as a state of zeros.
 template <class T>
 struct state {
   tensor_view<T> S, z;
@@ -18,11 +19,7 @@ struct state {
 
   constexpr bool given() const { return S.data != nullptr; }
 
-  constexpr operator state<const T>() const
-    requires(!std::is_const_v<T>)
-  {
-    return {S, z, log_decay};
-  }
+  constexpr operator state<const T>() const requires(!std::is_const_v<T>) { return {S, z, log_decay}; }
 };
 
 }  // namespace bila::inline v0_1

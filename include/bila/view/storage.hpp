@@ -18,7 +18,7 @@ struct bf16 {
   constexpr explicit bf16(float x) {
     const auto word = std::bit_cast<std::uint32_t>(x);
     const bool nan = (word & 0x7fffffffu) > 0x7f800000u;
-    const std::uint32_t rounded = word + 0x7fffu + ((word >> 16) & 1u);            // half, or a little less if that would be a tie to odd
+    const std::uint32_t rounded = word + 0x7fffu + ((word >> 16) & 1u);  // half, or a little less if that would be a tie to odd
     bits = static_cast<std::uint16_t>(nan ? (word >> 16) | 0x40u : rounded >> 16);  // a NaN stays one, and quiet
   }
 

@@ -31,11 +31,7 @@ struct tensor_view {
     return data[b * strides[0] + h * strides[1] + l * strides[2] + d * strides[3]];
   }
 
-  constexpr operator tensor_view<const T>() const
-    requires(!std::is_const_v<T>)
-  {
-    return {data, extents, strides};
-  }
+  constexpr operator tensor_view<const T>() const requires(!std::is_const_v<T>) { return {data, extents, strides}; }
 };
 
 /// View of a contiguous [batch, head, length, feature] tensor.
@@ -71,19 +67,13 @@ struct rows {
 
   constexpr T& operator()(index_t i, index_t d) const { return data[i * row_stride + d * column_stride]; }
 
-  constexpr rows slice(index_t first, index_t n) const {
-    return {data + first * row_stride, n, width, row_stride, column_stride};
-  }
+  constexpr rows slice(index_t first, index_t n) const { return {data + first * row_stride, n, width, row_stride, column_stride}; }
 
   constexpr rows columns(index_t first, index_t n) const {
     return {data + first * column_stride, count, n, row_stride, column_stride};
   }
 
-  constexpr operator rows<const T>() const
-    requires(!std::is_const_v<T>)
-  {
-    return {data, count, width, row_stride, column_stride};
-  }
+  constexpr operator rows<const T>() const requires(!std::is_const_v<T>) { return {data, count, width, row_stride, column_stride}; }
 };
 
 /// Tokens [first, first + count) of head h of batch row b.

@@ -86,12 +86,12 @@ TEST_CASE("a negative number of threads is refused") {
       {"cpu.threads", "-1"}));
 }
 
-TEST_CASE("run_tasks runs every task once, in no more slots than asked for, each with its own arena") {
+TEST_CASE("run_tasks runs every task once, in no more workers than asked for, each with its own arena") {
   for (const index_t tasks : {0, 1, 2, 7, 100})
-    for (const index_t slots : {1, 2, 5}) {
+    for (const index_t workers : {1, 2, 5}) {
       noting_executor executor;
       std::vector<int> runs(static_cast<std::size_t>(tasks));
-      const bila::detail::schedule plan{1, 1, tasks, slots, 128, 64};
+      const bila::detail::schedule plan{1, 1, tasks, workers, 128, 64};
       std::vector<std::byte> memory(plan.bytes());
       std::set<float*> arenas;
       std::byte* const shared =
@@ -107,9 +107,9 @@ TEST_CASE("run_tasks runs every task once, in no more slots than asked for, each
                                     arenas.insert(numbers);
                                   });
       CHECK((shared >= memory.data() && shared < memory.data() + bila::kernel::arena::alignment));
-      CHECK(static_cast<index_t>(arenas.size()) <= slots);
+      CHECK(static_cast<index_t>(arenas.size()) <= workers);
       CHECK(std::all_of(runs.begin(), runs.end(), [](int n) { return n == 1; }));
-      CHECK(executor.asked == (slots == 1 ? std::vector<index_t>{} : std::vector<index_t>{slots}));
+      CHECK(executor.asked == (workers == 1 ? std::vector<index_t>{} : std::vector<index_t>{workers}));
     }
 }
 
