@@ -48,17 +48,32 @@ TEST_CASE("the linear-time oracle is the definition") {
 }
 
 TEST_CASE("decays near one over 100000 tokens") {
+  // All numbers positive and no norm: a decay that is off by 1e-8 each time shows, and no sign or quotient hides it.
   test::random_source random(821);
+  const auto positive = [&random](mask_kind kind) {
+    auto x = test::random_problem<float>(random, {1, 1, 100000, 2, 3}, kind, bila::norm::row_sum{1e-6});
+    x.norm = bila::norm::none{};
+    x.v.fill_uniform(random, 0.1, 1);
+    return x;
+  };
   for (const double log_decay : {-1e-7, -1e-5, -1e-3}) {
-    auto fixed = test::random_problem<float>(random, {1, 1, 100000, 2, 3}, mask_kind::fixed, bila::norm::row_sum{1e-6});
+    auto fixed = positive(mask_kind::fixed);
     fixed.gates.fill(log_decay);
     check(fixed);
-    auto selective = test::random_problem<float>(random, {1, 1, 100000, 2, 3}, mask_kind::source, bila::norm::row_sum{1e-6});
+    auto selective = positive(mask_kind::source);
     selective.gates.fill_uniform(random, 2 * log_decay, 0);
     check(selective);
   }
-  const auto ones = test::random_problem<float>(random, {1, 1, 100000, 2, 3}, mask_kind::all_ones, bila::norm::row_sum{1e-6});
-  for (const auto direction : test::all_directions) check(ones, direction);
+  for (const auto direction : test::all_directions) check(positive(mask_kind::all_ones), direction);
+}
+
+TEST_CASE("row sums over 100000 tokens") {
+  test::random_source random(824);
+  for (const auto kind : {mask_kind::all_ones, mask_kind::fixed, mask_kind::later}) {
+    auto x = test::random_problem<float>(random, {1, 1, 100000, 2, 3}, kind, bila::norm::row_sum{1e-6});
+    x.gates.fill_uniform(random, -2e-5, 0);
+    check(x);
+  }
 }
 
 TEST_CASE("-100 per token over 100000 tokens, alone and now and then") {

@@ -51,7 +51,7 @@ void clear(tile<Real> x) {
 template <class Real, class T>
 void load(tile<Real> to, rows<const T> from) {
   for (index_t i = 0; i < from.count; ++i) {
-    if (from.column_stride == 1)
+    if (from.column_stride == 1 && from.width > 0)  // nothing may have no address
       std::transform(&from(i, 0), &from(i, 0) + from.width, to.row(i), [](T x) { return static_cast<Real>(x); });
     else
       for (index_t d = 0; d < from.width; ++d) to.row(i)[d] = static_cast<Real>(from(i, d));
@@ -63,7 +63,7 @@ void load(tile<Real> to, rows<const T> from) {
 template <class T, class Real>
 void store(rows<T> to, tile<Real> from) {
   for (index_t i = 0; i < to.count; ++i)
-    if (to.column_stride == 1)
+    if (to.column_stride == 1 && to.width > 0)  // nothing may have no address
       std::transform(from.row(i), from.row(i) + to.width, &to(i, 0), [](Real x) { return static_cast<T>(x); });
     else
       for (index_t d = 0; d < to.width; ++d) to(i, d) = static_cast<T>(from.row(i)[d]);
