@@ -258,11 +258,11 @@ void run_gradient_task(index_t task, kernel::arena memory, scalar_gradients* par
     scalar_gradients& part = parts[(b * size.H + h) * s.segments + n] = {0, 0, g.scale, g.diagonal};
     if constexpr (gapped<Mask>) {
       if (g.forward == nullptr) continue;
-      const auto at_border = [&](const state<Real>& to, double gradient) {
-        if (to.log_decay.data != nullptr) to.log_decay(sequence, h, 0, 0) = static_cast<Real>(gradient);
+      const auto at_border = [&](const state<Real>& to, double decay, double gradient) {
+        if (to.log_decay.data != nullptr) to.log_decay(sequence, h, 0, 0) = decay == 0 ? Real(0) : static_cast<Real>(gradient);
       };
-      at_border(c.to.initial_forward, forward[0]);
-      at_border(c.to.initial_backward, backward[piece.count]);
+      at_border(c.to.initial_forward, head.initial_forward.decay, forward[0]);
+      at_border(c.to.initial_backward, head.initial_backward.decay, backward[piece.count]);
       clear_dead_gaps<direction::forward>(head.mask, piece.count, forward);
       clear_dead_gaps<direction::backward>(head.mask, piece.count, backward);
       part.forward = std::accumulate(forward, forward + piece.count, 0.0);

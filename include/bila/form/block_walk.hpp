@@ -27,10 +27,19 @@ struct walk_scratch {
   double *lambda, *row;                       // (block + 1) (block)
 };
 
+/// What the diagonal weight multiplies: a gapped mask has 1 on its diagonal.
+template <class T, class Mask>
+double own_weight(const head<T, Mask>& x, index_t i) {
+  if constexpr (gapped<Mask>)
+    return 1;
+  else
+    return x.mask.weight(i, i);
+}
+
 template <class T, class Mask>
 double weight(const head<T, Mask>& x, index_t i, index_t j) {
   if ((x.direction == direction::forward && j > i) || (x.direction == direction::backward && j < i)) return 0;
-  return x.mask.weight(i, j) * (i == j ? x.diagonal : 1);
+  return i == j ? own_weight(x, i) * x.diagonal : static_cast<double>(x.mask.weight(i, j));
 }
 
 /// Calls visit(jb, weigh) for every block jb of keys that row block ib sees; weigh(A, z) multiplies a tile of scores by its

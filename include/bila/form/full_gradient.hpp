@@ -96,7 +96,8 @@ struct full_gradient {
         Kernel::score(G, dN, vt);
         Kernel::outer(G, w.dZ, w.ones);
         if (ib == jb)
-          for (index_t i = 0; i < n; ++i) g.diagonal += static_cast<double>(P.row(i)[i]) * static_cast<double>(G.row(i)[i]);
+          for (index_t i = 0; i < n; ++i)
+            g.diagonal += own_weight(x, first + i) * static_cast<double>(P.row(i)[i]) * static_cast<double>(G.row(i)[i]);
         weigh(G, static_cast<Real*>(nullptr));
         cross(P, G, ib, jb, g, w);
         weigh(P, static_cast<Real*>(nullptr));
