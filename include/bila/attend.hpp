@@ -122,21 +122,23 @@ complaint check_mask(const Mask& mask, const inputs<T>& in, const geometry& size
   return check_gaps(mask, in, size);
 }
 
-template <class T, class Mask>
-complaint check_gates_apart(const char* name, const tensor_view<T>& out, const Mask& mask) {
+template <class Mask>
+complaint check_gates_apart(named_tensors outputs, const Mask& mask) {
   if constexpr (has_parameters<Mask>)
-    if (std::apply([&out](const auto&... gates) { return (may_overlap(footprint(out), footprint(gates)) || ...); },
-                   mask.parameters()))
-      return sentence(name, " overlaps the gates of the mask in memory");
+    for (const named_tensor& out : outputs)
+      if (std::apply([&out](const auto&... gates) { return (may_overlap(out.memory, footprint(gates)) || ...); },
+                     mask.parameters()))
+        return sentence(out.name, " overlaps the gates of the mask in memory");
   return {};
 }
 
-/// A state needs a form that has it, a direction that looks there, and row sums if the norm does.
-template <class Form, class T>
+/// A state needs a form and a mask that have it, a direction that looks there, and row sums if the norm does.
+template <class Form, class Mask, class T>
 complaint check_state_use(const char* name, const state<T>& x, direction looks, direction opposite, bool uses_row_sum) {
   if (!x.given()) return {};
   if constexpr (std::same_as<Form, form::full>)
     return sentence(name, " is given, but form::full carries no state: recurrent and chunkwise do");
+  if constexpr (!gapped<Mask>) return sentence(name, " is given, but a mask without gaps has no state");
   if (looks == opposite) return sentence(name, " is given, but the direction of the call does not look there");
   if (uses_row_sum && x.z.data == nullptr) return sentence(name, ".z is missing, and the norm uses the row sum");
   if (x.log_decay.data != nullptr)
@@ -147,13 +149,13 @@ complaint check_state_use(const char* name, const state<T>& x, direction looks, 
   return {};
 }
 
-template <class Form, class T>
+template <class Form, class Mask, class T>
 complaint check_states(const inputs<T>& in, const outputs<T>& out, bool uses_row_sum) {
   for (const complaint& wrong : {
-           check_state_use<Form>("initial_forward", in.initial_forward, in.direction, direction::backward, uses_row_sum),
-           check_state_use<Form>("initial_backward", in.initial_backward, in.direction, direction::forward, uses_row_sum),
-           check_state_use<Form>("final_forward", out.final_forward, in.direction, direction::backward, uses_row_sum),
-           check_state_use<Form>("final_backward", out.final_backward, in.direction, direction::forward, uses_row_sum),
+           check_state_use<Form, Mask>("initial_forward", in.initial_forward, in.direction, direction::backward, uses_row_sum),
+           check_state_use<Form, Mask>("initial_backward", in.initial_backward, in.direction, direction::forward, uses_row_sum),
+           check_state_use<Form, Mask>("final_forward", out.final_forward, in.direction, direction::backward, uses_row_sum),
+           check_state_use<Form, Mask>("final_backward", out.final_backward, in.direction, direction::forward, uses_row_sum),
        })
     if (!wrong.empty()) return wrong;
   return {};
@@ -169,8 +171,8 @@ complaint check_call(const cpu& backend, const Form& form, const Mask& mask, con
   if constexpr (requires { norm.check(); })
     if (wrong.empty()) wrong = norm.check();
   if (wrong.empty()) wrong = check(in, out);
-  if (wrong.empty()) wrong = check_states<Form>(in, out, Norm::uses_row_sum);
-  if (wrong.empty()) wrong = check_gates_apart("y", out.y, mask);  // before its values are looked at
+  if (wrong.empty()) wrong = check_states<Form, Mask>(in, out, Norm::uses_row_sum);
+  if (wrong.empty()) wrong = check_gates_apart(written_to(out), mask);  // before its values are looked at
   if (wrong.empty()) wrong = check_mask(mask, in, geometry_of(in, out.y));
   if (!wrong.empty() || backend.workspace.empty()) return wrong;
   const schedule s = plan<Kernel>(backend, form, in, out);
@@ -246,7 +248,7 @@ void run_task(index_t task, kernel::arena memory, const schedule& s, const Form&
   if (in.lengths.empty() || share != 0) return;
   for (index_t l = head.q.count; l < out.y.length(); ++l) {
     for (index_t d = 0; d < out.y.features(); ++d) out.y(b, h, l, d) = T(0);
-    if (out.row_sum.data != nullptr) out.row_sum(b, h, l, 0) = 0;
+    if (Norm::uses_row_sum && out.row_sum.data != nullptr) out.row_sum(b, h, l, 0) = 0;
   }
 }
 

@@ -45,7 +45,8 @@ template <feature::map Map, class T>
 void features(const cpu& backend, const Map& map, const std::type_identity_t<tensor_view<const T>>& x, const tensor_view<T>& phi) {
   using Real = real_of<T>;
   complaint wrong = detail::check_map(map, "x", x, "phi", phi);
-  if (wrong.empty()) wrong = detail::check_overlaps({{"phi", detail::footprint(phi)}}, {{"x", detail::footprint(x)}});
+  const detail::named_tensor written[] = {{"phi", detail::footprint(phi)}}, read[] = {{"x", detail::footprint(x)}};
+  if (wrong.empty()) wrong = detail::check_overlaps(written, read);
   if (!wrong.empty()) raise(wrong);
   const auto lay_out = [d = x.features(), width = phi.features()](kernel::arena& memory) {
     return std::pair(memory.numbers<kernel::reference, Real>(d), memory.numbers<kernel::reference, Real>(width));
@@ -68,9 +69,9 @@ void features_gradient(const cpu& backend, const Map& map, const std::type_ident
   using Real = real_of<T>;
   complaint wrong = detail::check_map(map, "x", x, "dphi", dphi);
   if (wrong.empty()) wrong = detail::check_map(feature::identity{}, "x", x, "dx", dx);
-  if (wrong.empty())
-    wrong =
-        detail::check_overlaps({{"dx", detail::footprint(dx)}}, {{"x", detail::footprint(x)}, {"dphi", detail::footprint(dphi)}});
+  const detail::named_tensor written[] = {{"dx", detail::footprint(dx)}};
+  const detail::named_tensor read[] = {{"x", detail::footprint(x)}, {"dphi", detail::footprint(dphi)}};
+  if (wrong.empty()) wrong = detail::check_overlaps(written, read);
   if (!wrong.empty()) raise(wrong);
   struct rows {
     Real *x, *phi, *g, *dx;

@@ -100,15 +100,15 @@ complaint check_gradient_call(const cpu& backend, const Form& form, const Mask& 
            check_state("final_backward's gradient", dy.final_backward, sequences, size),
            check_state("gradients.initial_forward", to.initial_forward, sequences, size),
            check_state("gradients.initial_backward", to.initial_backward, sequences, size),
-           check_states<Form>(in, outputs<T>{}, Norm::uses_row_sum),
-           check_state_use<Form>("the gradient of final_forward", dy.final_forward, in.direction, direction::backward,
-                                 Norm::uses_row_sum),
-           check_state_use<Form>("the gradient of final_backward", dy.final_backward, in.direction, direction::forward,
-                                 Norm::uses_row_sum),
-           check_state_use<Form>("gradients.initial_forward", to.initial_forward, in.direction, direction::backward,
-                                 Norm::uses_row_sum),
-           check_state_use<Form>("gradients.initial_backward", to.initial_backward, in.direction, direction::forward,
-                                 Norm::uses_row_sum),
+           check_states<Form, Mask>(in, outputs<T>{}, Norm::uses_row_sum),
+           check_state_use<Form, Mask>("the gradient of final_forward", dy.final_forward, in.direction, direction::backward,
+                                       Norm::uses_row_sum),
+           check_state_use<Form, Mask>("the gradient of final_backward", dy.final_backward, in.direction, direction::forward,
+                                       Norm::uses_row_sum),
+           check_state_use<Form, Mask>("gradients.initial_forward", to.initial_forward, in.direction, direction::backward,
+                                       Norm::uses_row_sum),
+           check_state_use<Form, Mask>("gradients.initial_backward", to.initial_backward, in.direction, direction::forward,
+                                       Norm::uses_row_sum),
            check_mask(mask, in, size),
        })
     if (!words.empty()) return words;
@@ -125,22 +125,23 @@ complaint check_gradient_call(const cpu& backend, const Form& form, const Mask& 
   if constexpr (!gapped<Mask>)
     if (to.log_forward.data != nullptr || to.log_backward.data != nullptr)
       return sentence("gradients.log_forward or log_backward is given, but this mask has no gaps");
-  return check_overlaps({{"gradients.q", footprint(to.q)},
-                         {"gradients.k", footprint(to.k)},
-                         {"gradients.v", footprint(to.v)},
-                         {"gradients.log_decay", footprint(to.log_decay)},
-                         {"gradients.log_forward", footprint(to.log_forward)},
-                         {"gradients.log_backward", footprint(to.log_backward)},
-                         {"gradients.initial_forward.S", footprint(to.initial_forward.S)},
-                         {"gradients.initial_forward.z", footprint(to.initial_forward.z)},
-                         {"gradients.initial_backward.S", footprint(to.initial_backward.S)},
-                         {"gradients.initial_backward.z", footprint(to.initial_backward.z)}},
-                        {{"q", footprint(in.q)},
-                         {"k", footprint(in.k)},
-                         {"v", footprint(in.v)},
-                         {"y", footprint(kept.y)},
-                         {"row_sum", footprint(kept.row_sum)},
-                         {"dy", footprint(dy.y)}});
+  const named_tensor written[] = {{"gradients.q", footprint(to.q)},
+                                  {"gradients.k", footprint(to.k)},
+                                  {"gradients.v", footprint(to.v)},
+                                  {"gradients.log_decay", footprint(to.log_decay)},
+                                  {"gradients.log_forward", footprint(to.log_forward)},
+                                  {"gradients.log_backward", footprint(to.log_backward)},
+                                  {"gradients.initial_forward.S", footprint(to.initial_forward.S)},
+                                  {"gradients.initial_forward.z", footprint(to.initial_forward.z)},
+                                  {"gradients.initial_forward.log_decay", footprint(to.initial_forward.log_decay)},
+                                  {"gradients.initial_backward.S", footprint(to.initial_backward.S)},
+                                  {"gradients.initial_backward.z", footprint(to.initial_backward.z)},
+                                  {"gradients.initial_backward.log_decay", footprint(to.initial_backward.log_decay)}};
+  const named_tensor read[] = {{"y", footprint(kept.y)}, {"row_sum", footprint(kept.row_sum)}, {"dy", footprint(dy.y)}};
+  const auto inputs_read = read_by(in), before = initial_forward_parts(in), after = initial_backward_parts(in);
+  for (const named_tensors inputs : {named_tensors(inputs_read), named_tensors(read), named_tensors(before), named_tensors(after)})
+    if (complaint words = check_overlaps(written, inputs); !words.empty()) return words;
+  return check_gates_apart(written, mask);
 }
 
 template <class Kernel, class Form, class T>

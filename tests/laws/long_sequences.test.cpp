@@ -14,8 +14,9 @@ using test::any_form;
 using test::index_t;
 using test::mask_kind;
 
-const std::array linear_forms{any_form(bila::form::recurrent{}), any_form(bila::form::chunkwise{}),
-                              any_form(bila::form::chunkwise{.size = 300}), any_form(bila::form::automatic{})};
+const std::array linear_forms{any_form(bila::form::recurrent{}), any_form(bila::form::chunkwise{.size = 4}),
+                              any_form(bila::form::chunkwise{}), any_form(bila::form::chunkwise{.size = 300}),
+                              any_form(bila::form::automatic{})};
 
 void check(test::problem<float> x, bila::direction direction = bila::direction::both) {
   x.direction = direction;

@@ -12,6 +12,7 @@
 
 #include <cmath>
 #include <span>
+#include <string_view>
 
 namespace bila::inline v0_1 {
 
@@ -39,8 +40,9 @@ inputs(tensor_view<T>, tensor_view<U>, tensor_view<V>) -> inputs<std::remove_con
 
 /// What attention writes. Only y is required: an empty view is not written.
 ///
-/// row_sum: [B, H, L, 1], the unscaled Z; all that a gradient needs saved besides y. final_forward is the state after each
-/// sequence's last token, final_backward the one at its first: what the next piece takes as its initial state.
+/// row_sum: [B, H, L, 1], the unscaled Z, written for norms that use it; all that a gradient needs saved besides y. final_forward
+/// is the state after each sequence's last token, final_backward the one at its first: what the next piece takes as its initial
+/// state.
 template <class T>
 struct outputs {
   tensor_view<T> y;  // [B, H, L, Dv]
@@ -150,6 +152,50 @@ complaint check_lengths(const inputs<T>& in, index_t B, index_t L) {
   return {};
 }
 
+/// All that a call writes, by name.
+template <class T>
+std::array<named_tensor, 6> written_to(const outputs<T>& out) {
+  return {{{"y", footprint(out.y)},
+           {"row_sum", footprint(out.row_sum)},
+           {"final_forward.S", footprint(out.final_forward.S)},
+           {"final_forward.z", footprint(out.final_forward.z)},
+           {"final_backward.S", footprint(out.final_backward.S)},
+           {"final_backward.z", footprint(out.final_backward.z)}}};
+}
+
+template <class T>
+std::array<named_tensor, 3> read_by(const inputs<T>& in) {
+  return {{{"q", footprint(in.q)}, {"k", footprint(in.k)}, {"v", footprint(in.v)}}};
+}
+
+template <class T>
+std::array<named_tensor, 3> parts_of(const state<T>& x, const char* S, const char* z, const char* log_decay) {
+  return {{{S, footprint(x.S)}, {z, footprint(x.z)}, {log_decay, footprint(x.log_decay)}}};
+}
+
+template <class T>
+std::array<named_tensor, 3> initial_forward_parts(const inputs<T>& in) {
+  return parts_of(in.initial_forward, "initial_forward.S", "initial_forward.z", "initial_forward.log_decay");
+}
+
+template <class T>
+std::array<named_tensor, 3> initial_backward_parts(const inputs<T>& in) {
+  return parts_of(in.initial_backward, "initial_backward.S", "initial_backward.z", "initial_backward.log_decay");
+}
+
+/// A final state may take the place of the initial one of its own direction, S for S and z for z; no output lies on another state.
+template <class T>
+complaint check_states_apart(const inputs<T>& in, const outputs<T>& out) {
+  for (const named_tensor& written : written_to(out))
+    for (const auto& parts : {initial_forward_parts(in), initial_backward_parts(in)})
+      for (const named_tensor& read : parts) {
+        const std::string_view to(written.name), from(read.name);
+        const bool in_place = to.substr(0, 5) == "final" && to.substr(5) == from.substr(7);  // "_forward.S" and so on
+        if (!in_place && may_overlap(written.memory, read.memory)) return sentence(to, " overlaps ", from, " in memory");
+      }
+  return {};
+}
+
 }  // namespace detail
 
 /// Everything about q, k, v, the options and the shape of y that can be wrong, in the order a reader would look; empty if nothing
@@ -184,14 +230,8 @@ complaint check(const inputs<T>& in, const outputs<T>& out) {
            detail::check_state("final_backward", out.final_backward, sequences_of(in, size), size),
        })
     if (!wrong.empty()) return wrong;
-  using detail::footprint;
-  return detail::check_overlaps({{"y", footprint(out.y)},
-                                 {"row_sum", footprint(out.row_sum)},
-                                 {"final_forward.S", footprint(out.final_forward.S)},
-                                 {"final_forward.z", footprint(out.final_forward.z)},
-                                 {"final_backward.S", footprint(out.final_backward.S)},
-                                 {"final_backward.z", footprint(out.final_backward.z)}},
-                                {{"q", footprint(in.q)}, {"k", footprint(in.k)}, {"v", footprint(in.v)}});
+  complaint wrong = detail::check_overlaps(detail::written_to(out), detail::read_by(in));
+  return wrong.empty() ? detail::check_states_apart(in, out) : wrong;
 }
 
 /// The segments that the inputs are cut into: packed ones, valid prefixes, or whole rows.

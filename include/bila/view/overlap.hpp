@@ -9,8 +9,8 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
-#include <initializer_list>
 #include <numeric>
+#include <span>
 #include <utility>
 
 namespace bila::inline v0_1::detail {
@@ -110,8 +110,10 @@ struct named_tensor {
   footprint memory;
 };
 
+using named_tensors = std::span<const named_tensor>;
+
 /// No output may overlap itself, an input, or another output.
-inline complaint check_overlaps(std::initializer_list<named_tensor> outputs, std::initializer_list<named_tensor> inputs) {
+inline complaint check_overlaps(named_tensors outputs, named_tensors inputs) {
   for (const named_tensor& out : outputs) {
     if (shares_memory_with_itself(out.memory))
       return sentence(out.name, ": two of its elements share memory (strides ", strides_in_words(out.memory), ")");
