@@ -108,10 +108,11 @@ TEST_CASE("every output is held against itself, the inputs and the outputs befor
   std::vector<float> memory(100);
   const auto at = [&](index_t first) { return footprint(bila::bhld(memory.data() + first, 1, 1, 4, 5)); };
   using bila::detail::check_overlaps;
-  CHECK(check_overlaps({{"y", at(0)}, {"z", at(20)}}, {{"q", at(40)}, {"k", at(40)}}).empty());
-  CHECK(has_all(check_overlaps({{"y", at(0)}, {"z", at(20)}}, {{"q", at(60)}, {"k", at(39)}}), {"z overlaps k"}));
-  CHECK(has_all(check_overlaps({{"y", at(0)}, {"z", at(19)}}, {{"q", at(60)}}), {"z overlaps y"}));
-  CHECK(has_all(check_overlaps({{"y", at(0)}, {"z", footprint(tensor_view<float>{memory.data() + 40, {1, 1, 4, 5}, {}})}}, {}),
+  using list = std::vector<bila::detail::named_tensor>;
+  CHECK(check_overlaps(list{{"y", at(0)}, {"z", at(20)}}, list{{"q", at(40)}, {"k", at(40)}}).empty());
+  CHECK(has_all(check_overlaps(list{{"y", at(0)}, {"z", at(20)}}, list{{"q", at(60)}, {"k", at(39)}}), {"z overlaps k"}));
+  CHECK(has_all(check_overlaps(list{{"y", at(0)}, {"z", at(19)}}, list{{"q", at(60)}}), {"z overlaps y"}));
+  CHECK(has_all(check_overlaps(list{{"y", at(0)}, {"z", footprint(tensor_view<float>{memory.data() + 40, {1, 1, 4, 5}, {}})}}, list{}),
                 {"z", "share memory"}));
 }
 
