@@ -47,6 +47,10 @@ void* operator new(std::size_t bytes) {
   if (void* const memory = std::malloc(bytes + (bytes == 0))) return memory;
   throw std::bad_alloc();
 }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  ++allocations;
+  return std::malloc(bytes + (bytes == 0));
+}
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   ++allocations;
   const auto step = static_cast<std::size_t>(alignment);

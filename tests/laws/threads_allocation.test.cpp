@@ -67,6 +67,8 @@ void* counted(std::size_t bytes, std::align_val_t alignment) {
 
 void* operator new(std::size_t bytes) { return counted(bytes); }
 void* operator new[](std::size_t bytes) { return counted(bytes); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes); }
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) { return counted(bytes, alignment); }
 void* operator new[](std::size_t bytes, std::align_val_t alignment) { return counted(bytes, alignment); }
 void operator delete(void* memory) noexcept { std::free(memory); }
