@@ -1,46 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Faults that users of linear attention have met elsewhere, kept out by a test each: work, memory, threads that nobody asked for.
+#include "allocation/count.hpp"
 #include "faults/faults.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
-#include <cstdlib>
 #include <filesystem>
-#include <new>
 #include <thread>
 #include <vector>
 
 using namespace faults;
-
-namespace {
-
-std::atomic<long> allocations = 0;
-
-void* counted(std::size_t bytes, std::size_t alignment = alignof(std::max_align_t)) {
-  ++allocations;
-  void* const memory = std::aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-
-}  // namespace
-
-// All of them: a sanitizer's own versions do not call each other.
-void* operator new(std::size_t bytes) { return counted(bytes); }
-void* operator new[](std::size_t bytes) { return counted(bytes); }
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes); }
-void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) { return counted(bytes, static_cast<std::size_t>(alignment)); }
-void* operator new[](std::size_t bytes, std::align_val_t alignment) { return counted(bytes, static_cast<std::size_t>(alignment)); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+using test::allocations;
 
 namespace {
 
@@ -55,9 +25,9 @@ class prepared {
       : form_(form), mask_(x.mask()), norm_(x.norm), in_(x.inputs()), backend_(backend), y_(x.output()), out_(y_.view()) {}
 
   long allocations_of_a_run() {
-    const long before = allocations;
+    const long before = allocations();
     test::attend<float>(backend_, form_, mask_, norm_, in_, out_);
-    return allocations - before;
+    return allocations() - before;
   }
 
  private:

@@ -1,68 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second gradient allocates nothing, on one thread or on several, nor does the first with a workspace of the caller's. Counted
-// in operator new and, with the GNU C library, in malloc, which nobody gets around.
+// The second gradient allocates nothing, on one thread or on several, nor does the first with a workspace of the caller's.
+#include "allocation/count.hpp"
 #include "support/catch.hpp"
 #include "support/gradient.hpp"
 
-#include <atomic>
 #include <cstddef>
-#include <cstdlib>
 #include <new>
 #include <vector>
 
-namespace {
-
-std::atomic<long> allocations{0};
-
-}  // namespace
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-
-#if defined(__GLIBC__) && !defined(SANITIZED)
-
-extern "C" {
-void* __libc_malloc(std::size_t bytes);
-void* __libc_memalign(std::size_t alignment, std::size_t bytes);
-
-void* malloc(std::size_t bytes) noexcept { return ++allocations, __libc_malloc(bytes); }
-void* memalign(std::size_t alignment, std::size_t bytes) noexcept { return ++allocations, __libc_memalign(alignment, bytes); }
-void* aligned_alloc(std::size_t alignment, std::size_t bytes) noexcept { return ++allocations, __libc_memalign(alignment, bytes); }
-int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) noexcept {
-  ++allocations;
-  *memory = __libc_memalign(alignment, bytes);
-  return *memory == nullptr ? 12 : 0;  // ENOMEM
-}
-}
-
-#else
-
-void* operator new(std::size_t bytes) {
-  ++allocations;
-  if (void* const memory = std::malloc(bytes + (bytes == 0))) return memory;
-  throw std::bad_alloc();
-}
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  ++allocations;
-  return std::malloc(bytes + (bytes == 0));
-}
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  ++allocations;
-  const auto step = static_cast<std::size_t>(alignment);
-  if (void* const memory = std::aligned_alloc(step, (bytes + step) / step * step)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
-
-#endif
+using test::allocations;
 
 namespace {
 
@@ -78,18 +24,18 @@ long allocations_of(const test::any_form& form, const test::lesson<T>& x, const 
   test::forward_pass<T>(test::layer::eigen, {}, form, mask, x.x.norm, in, outputs_of(to));
   long before = 0;
   for (int n = 0; n < calls; ++n) {
-    before = allocations;
+    before = allocations();
     test::backward_pass<T>(test::layer::eigen, backend, form, mask, x.x.norm, in, kept, dy, wanted);
   }
-  return allocations - before;
+  return allocations() - before;
 }
 
 }  // namespace
 
 TEST_CASE("allocations are seen") {
-  const long before = allocations;
+  const long before = allocations();
   void* volatile memory = ::operator new(100);
-  CHECK(allocations - before == 1);
+  CHECK(allocations() - before == 1);
   ::operator delete(memory);
 }
 
