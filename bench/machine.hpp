@@ -81,12 +81,12 @@ double rate_of(double amount, double seconds, Work work) {
 
 // FLOP/s of independent multiply-adds that never leave the registers, in the widest vectors that Eigen was compiled for.
 template <class T>
-double fma_peak(int threads) {
+double fma_peak(int threads, int runs = 10) {
   using packet = typename Eigen::internal::packet_traits<T>::type;
   constexpr int chains = 12;  // latency times units is 8 to 10 on the machines of today; 12 and the two operands fit 16 registers
   constexpr int rounds = 20000;
 
-  const auto measure = [] {
+  const auto measure = [runs] {
     volatile T one = 1, zero = 0;  // unknown to the compiler, so that it cannot work the loop out
     const T a = one, b = zero;
     const packet factor = Eigen::internal::pset1<packet>(a), term = Eigen::internal::pset1<packet>(b);
@@ -104,7 +104,7 @@ double fma_peak(int threads) {
     };
     const double flop = 2.0 * chains * rounds * static_cast<double>(Eigen::internal::packet_traits<T>::size);
     double best = 0;
-    for (int i = 0; i < 10; ++i) best = std::max(best, rate_of(flop, 0.01, work));
+    for (int i = 0; i < runs; ++i) best = std::max(best, rate_of(flop, 0.01, work));
     return best;
   };
   return summed_rate(threads, measure);

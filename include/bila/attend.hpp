@@ -56,21 +56,45 @@ form::head_size largest_head(const inputs<T>& in, const geometry& size) {
   return largest;
 }
 
+/// Waking a second thread costs as much as this many floating point operations on one.
+inline constexpr double worth_a_thread = 30e6;
+
+/// Whether a form's sweeps meet in the middle of a head, so that its halves can run at the same time.
+template <class Kernel, class Form, class T>
+inline constexpr bool meets = requires(const Form& form, kernel::arena& memory, form::head_size size) {
+  form.template plan_meeting<Kernel, T>(memory, size);
+};
+
+template <class Kernel, class Form, class T>
+std::size_t meeting_bytes(const Form& form, form::head_size largest) {
+  kernel::arena counter;
+  if constexpr (meets<Kernel, Form, T>) form.template plan_meeting<Kernel, T>(counter, largest);
+  return counter.used();
+}
+
 template <class Kernel, class Form, class T>
 schedule plan(const cpu& backend, const Form& form, const inputs<T>& in, const outputs<T>& out) {
   const geometry size = geometry_of(in, out.y);
   const form::head_size largest = largest_head(in, size);
+  const index_t heads = size.B * size.H * segments_of(in, size).count();
+  const double operations = 8.0 * static_cast<double>(size.B * size.H * size.L) * static_cast<double>(size.Dk * size.Dv);
+  const index_t threads = backend.executor == nullptr && operations < worth_a_thread ? 1 : threads_of(backend);
 
-  // One share a head unless some threads would be left idle: shares of a head repeat its scores.
-  const index_t threads = threads_of(backend), heads = size.B * size.H * segments_of(in, size).count();
+  schedule s{segments_of(in, size).count(), 1, 0, 0, 0, 0};
+  // Heads first. A head is cut only if some threads would be left idle: in two halves that meet, then in shares that repeat its scores.
   // A final state may be the initial one's memory, so one share reads and writes it.
   const bool enough = heads % threads == 0 || heads >= 4 * threads || out.final_forward.given() || out.final_backward.given();
-  schedule s{segments_of(in, size).count(), enough ? 1 : form.shares(largest, threads), 0, 0, 0, 0};
-  s.tasks = heads * s.shares;
+  if (!enough) {
+    if (meets<Kernel, Form, T> && in.direction == direction::both) s.halves = 2;
+    s.shares = form.shares(largest, (threads + s.halves - 1) / s.halves);
+  }
+  s.tasks = heads * s.shares * s.halves;
   s.workers = std::clamp<index_t>(s.tasks, 1, threads);
   kernel::arena counter;
   form.template plan<Kernel, T>(counter, largest);
   s.bytes_per_slot = counter.used();
+  const std::size_t meeting = meeting_bytes<Kernel, Form, T>(form, largest);
+  (s.halves == 2 ? s.shared_bytes : s.bytes_per_slot) += (s.halves == 2 ? static_cast<std::size_t>(heads * s.shares) : 1) * meeting;
   return s;
 }
 
@@ -226,12 +250,13 @@ form::head<T, Mask> head_of(index_t b, index_t h, index_t n, const Mask& mask, c
   return head;
 }
 
-/// One share of one segment of one head.
+/// One share of one segment of one head, or a half of it; `between` is for what halves pass on to each other.
 template <class Kernel, class Form, class Mask, class Norm, class T>
-void run_task(index_t task, kernel::arena memory, const schedule& s, const Form& form, const Mask& mask, const Norm& norm,
-              const inputs<T>& in, const outputs<T>& out) {
-  const index_t share = task % s.shares, n = task / s.shares % s.segments;
-  const index_t h = task / s.shares / s.segments % out.y.heads(), b = task / s.shares / s.segments / out.y.heads();
+void run_task(index_t task, form::stage at, kernel::arena memory, std::byte* between, const schedule& s, const Form& form,
+              const Mask& mask, const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
+  const index_t half = task % s.halves, whole = task / s.halves;
+  const index_t share = whole % s.shares, n = whole / s.shares % s.segments;
+  const index_t h = whole / s.shares / s.segments % out.y.heads(), b = whole / s.shares / s.segments / out.y.heads();
   const geometry size = geometry_of(in, out.y);
   const segment piece = segments_of(in, size)(b, n);
   form::head<T, Mask> head = head_of(b, h, n, mask, in, size);
@@ -240,12 +265,19 @@ void run_task(index_t task, kernel::arena memory, const schedule& s, const Form&
   head.final_forward = head_state_of(out.final_forward, b * s.segments + n, h);
   head.final_backward = head_state_of(out.final_backward, b * s.segments + n, h);
   if (head.q.count > 0) {
-    form.template run<Kernel>(head, norm, {share, s.shares}, memory);
-  } else if (share == 0) {
+    const form::share part{share, s.shares, at, half};
+    if constexpr (meets<Kernel, Form, T>) {
+      const std::size_t bytes = meeting_bytes<Kernel, Form, T>(form, largest_head(in, size));
+      const kernel::arena meeting(at == form::stage::whole ? memory.take(bytes) : between + static_cast<std::size_t>(whole) * bytes);
+      form.template run<Kernel>(head, norm, part, memory, meeting);
+    } else {
+      form.template run<Kernel>(head, norm, part, memory);
+    }
+  } else if (share == 0 && half == 0) {
     pass_on(head.initial_forward, head.final_forward);
     pass_on(head.initial_backward, head.final_backward);
   }
-  if (in.lengths.empty() || share != 0) return;
+  if (in.lengths.empty() || share != 0 || half != 0) return;
   for (index_t l = head.q.count; l < out.y.length(); ++l) {
     for (index_t d = 0; d < out.y.features(); ++d) out.y(b, h, l, d) = T(0);
     if (Norm::uses_row_sum && out.row_sum.data != nullptr) out.row_sum(b, h, l, 0) = 0;
@@ -285,9 +317,14 @@ void attend(const cpu& backend, const Form& form, const Mask& mask, const Norm& 
   if constexpr (detail::accepts<Form, Mask> && normaliser<Norm>) {
     if (const complaint wrong = detail::check_call<Kernel>(backend, form, mask, norm, in, out); !wrong.empty()) raise(wrong);
     const detail::schedule s = detail::plan<Kernel>(backend, form, in, out);
-    detail::run_tasks(backend, s, [&](index_t task, kernel::arena memory, std::byte*) {
-      detail::run_task<Kernel>(task, memory, s, form, mask, norm, in, out);
-    });
+    const auto run = [&](form::stage at) {
+      detail::run_tasks(backend, s, [&](index_t task, kernel::arena memory, std::byte* between) {
+        detail::run_task<Kernel>(task, at, memory, between, s, form, mask, norm, in, out);
+      });
+    };
+    if (s.halves == 1) return run(form::stage::whole);
+    run(form::stage::leaving);
+    run(form::stage::finishing);
   }
 }
 

@@ -22,6 +22,13 @@
 #define BILA_LAMBDA_INLINE __attribute__((always_inline))
 #endif
 
+// A register tile in all its sizes is 10 KB of code: once per verb and type, not once per caller.
+#if defined(_MSC_VER) && !defined(__clang__)
+#define BILA_NOINLINE __declspec(noinline)
+#else
+#define BILA_NOINLINE __attribute__((noinline))
+#endif
+
 // Unrolls the loop that follows; its bound is a constant of at most 16.
 #if defined(__clang__)
 #define BILA_UNROLL _Pragma("clang loop unroll(full)")

@@ -2,10 +2,13 @@
 // How a check speaks. A check returns its complaint as a sentence (empty when all is well); only the door, attend.hpp, raises it.
 #pragma once
 
-#include <cstdint>
+#include <bila/config.hpp>
+
+#include <concepts>
 #include <cstdio>
+#include <initializer_list>
 #include <string>
-#include <type_traits>
+#include <string_view>
 
 namespace bila::inline v0_1 {
 
@@ -14,17 +17,34 @@ using complaint = std::string;
 
 namespace detail {
 
-template <class Part>
-std::string in_words(const Part& part) {
-  if constexpr (std::is_floating_point_v<Part>) {
-    char digits[32];
-    std::snprintf(digits, sizeof digits, "%g", static_cast<double>(part));
-    return digits;
-  } else if constexpr (std::is_integral_v<Part>) {
-    return std::to_string(part);
-  } else {
-    return std::string(part);
+/// A word or a number of a sentence.
+class part {
+ public:
+  explicit part(std::string_view words) : words_(words) {}
+  template <std::floating_point Number>
+  explicit part(Number x) : kind_(kind::real), real_(static_cast<double>(x)) {}
+  template <std::integral Number>
+  explicit part(Number x) : kind_(kind::integer), integer_(static_cast<long long>(x)) {}
+
+  void append_to(std::string& sentence) const {
+    char digits[32] = "";
+    if (kind_ == kind::real) std::snprintf(digits, sizeof digits, "%g", real_);
+    if (kind_ == kind::integer) std::snprintf(digits, sizeof digits, "%lld", integer_);
+    sentence.append(words_).append(digits);
   }
+
+ private:
+  enum class kind { words, real, integer } kind_ = kind::words;
+  std::string_view words_;
+  double real_ = 0;
+  long long integer_ = 0;
+};
+
+// Not inlined: sentences are said at a hundred places and almost never.
+BILA_NOINLINE inline complaint join(std::initializer_list<part> parts) {
+  complaint whole;
+  for (const part& one : parts) one.append_to(whole);
+  return whole;
 }
 
 }  // namespace detail
@@ -32,7 +52,7 @@ std::string in_words(const Part& part) {
 /// Joins words and numbers into one sentence.
 template <class... Parts>
 complaint sentence(const Parts&... parts) {
-  return (std::string() + ... + detail::in_words(parts));
+  return detail::join({detail::part(parts)...});
 }
 
 }  // namespace bila::inline v0_1

@@ -68,7 +68,7 @@ TEST_CASE("a user's executor runs the tasks, and the result has the bits of one 
         CHECK(intact);
         CHECK(same_bits(y, alone));
       }
-      CHECK((threads.tasks >= 1 && threads.tasks <= 3));
+      CHECK((threads.tasks >= 1 && threads.tasks <= 2 * 3));  // twice if the halves of a head run apart
       CHECK(threads.ids.count(std::this_thread::get_id()) == 0);
     }
   }

@@ -1,58 +1,114 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process's thread pool, made of Eigen's, and started by the first call that asks for more than one thread.
+// The process's threads, started by the first call that asks for more than one. An idle thread looks out for work for a while before
+// it sleeps: waking one costs 50 microseconds, and a call's second half follows its first within a few.
 #pragma once
-
-#if defined(__CUDACC__)
-#error "bila: nvcc must not compile Eigen; include <bila/cuda.hpp> in .cu files"
-#endif
 
 #include <bila/view/tensor_view.hpp>
 
-#include <unsupported/Eigen/CXX11/ThreadPool>
-
 #include <algorithm>
-#include <memory>
-#include <mutex>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <thread>
+#include <vector>
 
 namespace bila::inline v0_1::detail {
 
 inline int hardware_threads() { return (std::max)(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
-/// The shared pool, with at least `workers` threads. A caller keeps the one it got alive while it uses it.
-inline std::shared_ptr<Eigen::ThreadPool> pool_of(int workers) {
-  static std::mutex guard;
-  static std::shared_ptr<Eigen::ThreadPool> pool;
-  const std::lock_guard lock(guard);
-  if (pool == nullptr || pool->NumThreads() < workers)
-    pool = std::make_shared<Eigen::ThreadPool>((std::max)(workers, hardware_threads() - 1));
-  return pool;
+/// Waits until `x` is no longer `old`: 100 microseconds by looking, then asleep.
+template <class Number>
+void wait_for_change(const std::atomic<Number>& x, Number old) {
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::microseconds(100);
+  for (int looks = 1; x.load(std::memory_order_acquire) == old; ++looks) {
+    if (looks % 64 != 0) continue;
+    if (std::chrono::steady_clock::now() > patience) return x.wait(old, std::memory_order_acquire);
+    std::this_thread::yield();
+  }
 }
 
-/// Runs task(context, i) for 0 <= i < n, the last on the calling thread; one after the other when called from a task of the pool.
-inline void run_on_pool(index_t n, void (*task)(void* context, index_t i), void* context) {
-  thread_local bool inside_a_task = false;
-  if (n <= 1 || inside_a_task) {
-    for (index_t i = 0; i < n; ++i) task(context, i);
-    return;
+/// One job at a time: task(context, i) for 0 <= i < n. Its threads and the caller take the next i that is left; whoever comes too late
+/// finds none.
+class pool {
+ public:
+  pool() = default;
+  pool(const pool&) = delete;
+  pool& operator=(const pool&) = delete;
+  ~pool() {
+    stopping_ = true;
+    offer(0);  // so that everybody looks
+    for (std::thread& one : threads_) one.join();
   }
+
+  /// Returns false, having done nothing, while another caller's job runs.
+  bool try_run(index_t n, void (*task)(void*, index_t), void* context) {
+    if (busy_.test_and_set(std::memory_order_acquire)) return false;
+    while (static_cast<index_t>(threads_.size()) < n - 1) threads_.emplace_back([this] { work(); });
+    task_ = task;
+    context_ = context;
+    unfinished_ = static_cast<std::uint32_t>(n);
+    offer(static_cast<std::uint32_t>(n));
+    while (take_one()) {
+    }
+    for (std::uint32_t left = unfinished_; left != 0; left = unfinished_) wait_for_change(unfinished_, left);
+    busy_.clear(std::memory_order_release);
+    return true;
+  }
+
+ private:
+  // The number of the job in the upper half, how many of its tasks are left to take in the lower.
+  static constexpr std::uint64_t left_mask = 0xffffffffu;
+
+  void offer(std::uint32_t n) {
+    offered_.store(((offered_.load() >> 32) + 1) << 32 | n, std::memory_order_release);
+    offered_.notify_all();
+  }
+
+  bool take_one() {
+    std::uint64_t offered = offered_.load(std::memory_order_acquire);
+    do {
+      if ((offered & left_mask) == 0) return false;
+    } while (!offered_.compare_exchange_weak(offered, offered - 1, std::memory_order_acq_rel));
+    // Taken, so the job stays until this task is finished.
+    task_(context_, static_cast<index_t>((offered & left_mask) - 1));
+    if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_all();
+    return true;
+  }
+
+  void work() {
+    for (;;) {
+      const std::uint64_t offered = offered_.load(std::memory_order_acquire);
+      if (stopping_) return;
+      if (!take_one()) wait_for_change(offered_, offered);
+    }
+  }
+
+  std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
+  std::atomic<std::uint64_t> offered_{0};
+  std::atomic<std::uint32_t> unfinished_{0};
+  std::atomic<bool> stopping_{false};
+  void (*task_)(void*, index_t) = nullptr;
+  void* context_ = nullptr;
+  std::vector<std::thread> threads_;
+};
+
+/// Runs task(context, i) for 0 <= i < n on the process's pool and the calling thread; on the calling thread alone when that is a task
+/// of the pool itself, or while the pool works for another caller.
+inline void run_on_pool(index_t n, void (*task)(void* context, index_t i), void* context) {
+  static pool threads;
   struct call {
     void (*task)(void*, index_t);
     void* context;
-    std::atomic<index_t> next;
-    Eigen::Barrier done;
-  } all{task, context, 0, Eigen::Barrier(static_cast<unsigned>(n - 1))};
-
-  const auto pool = pool_of(static_cast<int>(n - 1));
-  for (index_t i = 0; i + 1 < n; ++i)
-    pool->Schedule([c = &all] {
-      inside_a_task = true;
-      c->task(c->context, c->next.fetch_add(1));
-      inside_a_task = false;
-      c->done.Notify();
-    });
-  task(context, n - 1);
-  all.done.Wait();
+  } all{task, context};
+  thread_local bool inside_a_task = false;
+  const auto marked = [](void* c, index_t i) {
+    const bool before = inside_a_task;
+    inside_a_task = true;
+    static_cast<call*>(c)->task(static_cast<call*>(c)->context, i);
+    inside_a_task = before;
+  };
+  if (n > 1 && !inside_a_task && threads.try_run(n, marked, &all)) return;
+  for (index_t i = 0; i < n; ++i) task(context, i);
 }
 
 }  // namespace bila::inline v0_1::detail

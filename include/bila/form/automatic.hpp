@@ -25,6 +25,11 @@ struct automatic {
     plan_larger<Kernel, T>(memory, size, full{}, linear);
   }
 
+  template <class Kernel, class T>
+  void plan_meeting(kernel::arena& memory, head_size size) const {
+    linear.plan_meeting<Kernel, T>(memory, size);
+  }
+
   index_t shares(head_size size, index_t wanted) const {
     return (std::max)(full{}.shares(size, wanted), linear.shares(size, wanted));
   }
@@ -43,10 +48,13 @@ struct automatic {
   }
 
   template <class Kernel, class T, class Mask, class Norm>
-  void run(const head<T, Mask>& x, const Norm& norm, share part, kernel::arena& memory) const {
-    if (!x.has_states() && prefers_full<Mask>({x.k.count, x.q.width, x.v.width}, x.direction, x.diagonal))
-      return full{}.run<Kernel>(x, norm, part, memory);
-    if constexpr (gapped<Mask>) linear.run<Kernel>(x, norm, part, memory);
+  void run(const head<T, Mask>& x, const Norm& norm, share part, kernel::arena memory, kernel::arena between) const {
+    if (!x.has_states() && prefers_full<Mask>({x.k.count, x.q.width, x.v.width}, x.direction, x.diagonal)) {
+      if (part.at == stage::leaving) return;
+      const index_t halves = part.at == stage::whole ? 1 : 2;
+      return full{}.run<Kernel>(x, norm, {part.index * halves + part.half, part.count * halves}, memory);
+    }
+    if constexpr (gapped<Mask>) linear.run<Kernel>(x, norm, part, memory, between);
   }
 
   struct cheaper_gradient {
@@ -56,7 +64,7 @@ struct automatic {
     }
 
     template <class Kernel, class T, class Mask, class Norm>
-    void run(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, kernel::arena& memory) const {
+    void run(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, kernel::arena memory) const {
       if constexpr (gapped<Mask>) {
         const double L = static_cast<double>(x.k.count), Dk = static_cast<double>(x.q.width), Dv = static_cast<double>(x.v.width);
         if (x.has_states() || g.has_states() || (L - static_cast<double>(linear.size)) * (3 * Dk + 2 * Dv) >= 10 * Dk * Dv)

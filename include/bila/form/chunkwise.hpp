@@ -6,7 +6,7 @@
 #include <bila/form/chunkwise_gradient.hpp>
 #include <bila/form/decays.hpp>
 #include <bila/form/global_state.hpp>
-#include <bila/form/head.hpp>
+#include <bila/form/meeting.hpp>
 
 namespace bila::inline v0_1::form {
 
@@ -15,8 +15,8 @@ namespace bila::inline v0_1::form {
 ///     [N_i, Z_i] = alpha_i q_i H + beta_i q_i G + sum_j M_ij (q_i . k_j) [v_j, 1]
 ///     H <- alpha_last H + sum_j omega_j k_j [v_j, 1],   G <- beta_first G + sum_j psi_j k_j [v_j, 1]
 ///
-/// Time O(L C (Dk + Dv) + L Dk Dv), memory O(C (C + Dk + Dv) + Dk Dv) and one number per token. Two sweeps: the backward one leaves
-/// q G in y, the forward one adds the rest and normalises; no state is stored.
+/// Time O(L C (Dk + Dv) + L Dk Dv), memory O(C (C + Dk + Dv) + Dk Dv) and one number per token. The two sweeps meet in the middle:
+/// the one that comes first leaves q H or q G in y, the other adds the rest and normalises; no state is stored.
 /// Source: LION (arXiv 2502.16249), the chunkwise form, with carried states as in Mamba-2 (arXiv 2405.21060).
 struct chunkwise {
   index_t size = 32;       // tokens per chunk, >= 1; within 5 % of the best at D = 32 to 128 (bench/chunk_size.bench.cpp)
@@ -26,119 +26,136 @@ struct chunkwise {
 
   template <class Kernel, class Real>
   struct scratch {
-    scratch(kernel::arena& memory, head_size head, index_t C, bool narrow_storage)
+    scratch(kernel::arena& memory, head_size head, index_t C)
         : q(memory.padded<Kernel, Real>(C, head.Dk)),
           k(memory.padded<Kernel, Real>(C, head.Dk)),
           weighted(memory.padded<Kernel, Real>(C, head.Dk)),
-          kt(memory.padded<Kernel, Real>(head.Dk, C)),
+          qt(memory.padded<Kernel, Real>(head.Dk, C)),
           v(memory.padded<Kernel, Real>(C, head.Dv)),
           N(memory.padded<Kernel, Real>(C, head.Dv)),
           A(memory.padded<Kernel, Real>(C, C)),
           M(memory.padded<Kernel, Real>(C, C)),
-          S(memory.padded<Kernel, Real>(head.Dk, head.Dv)),
-          s(memory.numbers<Kernel, Real>(head.Dk)),
-          z(memory.numbers<Kernel, Real>(head.L)),
-          left(narrow_storage ? memory.padded<Kernel, Real>(head.L, head.Dv) : kernel::tile<Real>{}),
+          z(memory.numbers<Kernel, Real>(C)),
+          out(memory.numbers<Kernel, Real>(C)),
           border{memory.numbers<Kernel, Real>(C), memory.numbers<Kernel, Real>(C)},
-          lambda(memory.numbers<Kernel, double>(C + 1)),
-          row(memory.numbers<Kernel, double>(C)) {}
+          decays(memory, C, std::type_identity<Kernel>()) {}
 
-    kernel::tile<Real> q, k, weighted, kt, v, N;  // (C, Dk) (C, Dk) (C, Dk) (Dk, C) (C, Dv) (C, Dv)
-    kernel::tile<Real> A, M;                      // (C, C)
-    kernel::tile<Real> S;                         // (Dk, Dv)
-    Real *s, *z;                                  // (Dk) (L)
-    kernel::tile<Real> left;                      // (L, Dv) what one sweep leaves for the other, where y would round it
+    kernel::tile<Real> q, k, weighted, qt, v, N;  // (C, Dk) (C, Dk) (C, Dk) (Dk, C) (C, Dv) (C, Dv)
+    kernel::tile<Real> A, M;                      // (C, C) of key and query
+    Real *z, *out;                                // (C)
     kernel::border_weights<Real> border;          // (C)
-    double *lambda, *row;                         // (C + 1) (C)
+    gap_decays decays;
   };
 
   template <class Kernel, class T>
   void plan(kernel::arena& memory, head_size largest) const {
     kernel::arena other;
     typename global_state::scratch<Kernel, real_of<T>>(other, largest);
-    scratch<Kernel, real_of<T>>(memory, largest, (std::min)(size, std::max<index_t>(largest.L, 1)), is_narrow<T>);
+    scratch<Kernel, real_of<T>>(memory, largest, (std::min)(size, std::max<index_t>(largest.L, 1)));
     if (other.used() > memory.used()) memory = other;
+  }
+
+  template <class Kernel, class T>
+  void plan_meeting(kernel::arena& memory, head_size largest) const {
+    meeting<Kernel, real_of<T>>(memory, largest, is_narrow<T>);
   }
 
   index_t shares(head_size largest, index_t wanted) const { return shares_by_column(largest.Dv, wanted); }
 
   template <class Kernel, class T, gapped Mask, class Norm>
-  void run(const head<T, Mask>& whole, const Norm& norm, share part, kernel::arena& memory) const {
+  void run(const head<T, Mask>& whole, const Norm& norm, share part, kernel::arena memory, kernel::arena between) const {
+    using Real = real_of<T>;
     const head<T, Mask> x = columns_of(whole, part);
     if (x.v.width == 0) return;
+    const head_size now{x.q.count, x.q.width, x.v.width};
+    meeting<Kernel, Real> m(between, now, is_narrow<T>);
     if constexpr (Mask::gaps == gap::none)
-      if (global_state::serves(x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, memory);
+      if (global_state::serves(x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, part, memory, m);
 
-    scratch<Kernel, real_of<T>> w(memory, {x.q.count, x.q.width, x.v.width}, (std::min)(size, x.q.count), is_narrow<T>);
-    switch (x.direction) {
-      case direction::both:
-        sweep<Kernel, direction::backward>(x, norm, w, {.dense = false, .other_left = false});
-        sweep<Kernel, direction::forward>(x, norm, w, {.dense = true, .other_left = true});
-        break;
-      case direction::forward:
-        sweep<Kernel, direction::forward>(x, norm, w, {.dense = true, .other_left = false});
-        break;
-      case direction::backward:
-        sweep<Kernel, direction::backward>(x, norm, w, {.dense = true, .other_left = false});
-        break;
-    }
+    const index_t C = (std::min)(size, now.L);
+    scratch<Kernel, Real> w(memory, now, C);
+    meet(x, part, now.L / C / 2 * C, [&]<direction Way>(index_t first, index_t last, duties duty) {
+      sweep<Kernel, Way>(x, norm, w, m, first, last, duty);
+    });
   }
 
   chunkwise_gradient gradient() const { return {size, recompute}; }
 
  private:
-  struct duties {
-    bool dense;       // adds the block inside each chunk, and normalises: the last sweep
-    bool other_left;  // y and z hold what the other sweep left
-  };
-
   template <class Kernel, direction Way, class T, class Mask, class Norm, class Real>
-  void sweep(const head<T, Mask>& x, const Norm& norm, scratch<Kernel, Real>& w, duties duty) const {
-    const index_t L = x.q.count, C = w.q.rows, chunks = (L + C - 1) / C;
-    Real* const s = Norm::uses_row_sum ? w.s : nullptr;
-    kernel::carried_decay<Real> carried;
-    const rows<Real> left = left_by_a_sweep(x, w.left);
-    start(w.S, w.s, x.template initial<Way>());
+  static void sweep(const head<T, Mask>& x, const Norm& norm, scratch<Kernel, Real>& w, meeting<Kernel, Real>& m, index_t first,
+                    index_t last, duties duty) {
+    constexpr bool forwards = Way == direction::forward;
+    const index_t L = x.q.count, C = w.q.rows, chunks = (last - first + C - 1) / C;
+    auto& state = m.template way<Way>();
+    const kernel::tile<Real> S = state.S;
+    Real* const s = Norm::uses_row_sum ? state.s : nullptr;
+    if (forwards ? first == 0 : last == L) {
+      start<Kernel>(S, state.s, x.template initial<Way>());
+      *state.owed = 1;
+    }
+    kernel::carried_decay<Real> carried(*state.owed);
 
     index_t scanned = 0;         // tokens of the chunk whose weights are at hand
     bool scanned_inner = false;  // and whether it is one like any other
     for (index_t step = 0; step < chunks; ++step) {
-      const index_t first = (Way == direction::forward ? step : chunks - 1 - step) * C, n = (std::min)(C, L - first);
-      const auto q = kernel::elements(x.q.slice(first, n), w.q);               // (n, Dk)
-      const auto k = kernel::elements(x.k.slice(first, n), w.k);               // (n, Dk)
-      const auto v = kernel::whole_packets<Kernel>(x.v.slice(first, n), w.v);  // (n, Dv)
-      const auto N = w.N.top(n);                                               // (n, Dv)
-      Real* const z = Norm::uses_row_sum ? w.z + first : nullptr;
+      const index_t at = first + (forwards ? step : chunks - 1 - step) * C, n = (std::min)(C, last - at);
+      const auto q = kernel::whole_packets<Kernel>(x.q.slice(at, n), w.q);  // (n, Dk)
+      const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
+      const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.v);  // (n, Dv)
 
-      const bool inner = first > 0 && first + n < L;
-      if (Mask::gaps == gap::per_token || !inner || !scanned_inner) {
-        scan_border<Way>(x, first, n, w.lambda, w.border);
-        if (duty.dense) scan_block(x, first, w.M.top(n), w.lambda, w.row, n != scanned);
+      kernel::ahead next;
+      if (step + 1 < chunks) {
+        const index_t then = first + (forwards ? step + 1 : chunks - 2 - step) * C, count = (std::min)(C, last - then);
+        next.want(x.q.slice(then, count));
+        next.want(x.k.slice(then, count));
+        next.want(x.v.slice(then, count));
+        next.want(x.y.slice(then, count));
+      }
+      const bool inner = at > 0 && at + n < L;
+      if (Mask::gaps == gap::per_token || !inner || !scanned_inner || n != scanned) {
+        fill_decays<Kernel, Way>(x, at, n, w.decays.template way<Way>());
+        scan_border<Way>(w.decays, n, w.border);
+        if (duty.finish) {
+          if (x.direction == direction::both) fill_decays<Kernel, other(Way)>(x, at, n, w.decays.template way<other(Way)>());
+          scan_block<Kernel>(x, kernel::tile<Real>{w.M.data, n, n, w.M.stride}, w.decays, x.diagonal);
+        }
         scanned = n;
         scanned_inner = inner;
       }
-      if (duty.other_left) {
-        kernel::load(N, rows<const Real>(left.slice(first, n)));
-      } else {
-        kernel::clear(N);
-        std::fill_n(w.z + first, n, Real(0));
+      if (Norm::uses_row_sum) {
+        if (duty.other_left)
+          std::copy_n(m.z + at, n, w.z);
+        else
+          std::fill_n(w.z, n, Real(0));
       }
-      if (duty.dense) {
-        const kernel::tile<Real> kt{w.kt.data, x.k.width, n, w.kt.stride};  // (Dk, n)
+      if (duty.finish) {
+        Real* const z = Norm::uses_row_sum ? w.z : nullptr;
+        const kernel::tile<Real> qt{w.qt.data, q.columns, n, w.qt.stride};  // (Dk, n)
         const kernel::tile<Real> A{w.A.data, n, n, w.A.stride};             // (n, n)
-        Kernel::transpose(kt, k);
-        Kernel::score(A, q, kt);
-        Kernel::weigh(A, w.M, z);
-        Kernel::apply(N, A, v);
+        Kernel::transpose(qt, q);
+        if (Norm::uses_row_sum) Kernel::project_transposed(w.z, w.border.read, qt, s);
+        Kernel::score(A, z, k, qt, w.M);
+        const bool all = reciprocals(w.out, w.z, n, norm, x.scale);
+        const auto y = kernel::results<Kernel>(x.y.slice(at, n), w.N);  // (n, Dv)
+        const kernel::tile<const Real> left = duty.other_left ? left_rows(x, m, at, n, w.N) : kernel::tile<const Real>{};
+        Kernel::read(y, w.out, w.border.read, q, S, A, v, left, &next);
+        if (!all) divide_rest<Kernel>(y, w.z, norm, x.scale);
+        kernel::store(x.y.slice(at, n), y);
+        keep_row_sum(x, at, n, w.z, norm);
+      } else {
+        leave_rows(x, m, at, n, w.N, [&](kernel::tile<Real> N) {
+          Kernel::read(N, static_cast<const Real*>(nullptr), w.border.read, q, S, {}, {}, {}, &next);
+        });
+        if (Norm::uses_row_sum) {
+          Kernel::project(w.z, w.border.read, q, s);
+          std::copy_n(w.z, n, m.z + at);
+        }
       }
-      Kernel::read(N, z, w.border.read, q, w.S, s);
-      Kernel::accumulate(w.S, s, carried(w.border.total), k, w.border.write, v, w.weighted);
-      if (duty.dense)
-        finish<Kernel>(x, first, N, z, norm);
-      else
-        kernel::store(left.slice(first, n), N);
+      Kernel::accumulate(S, s, carried(w.border.total), S, s, k, w.border.write, v, w.weighted, &next);
     }
-    keep(x.template final<Way>(), w.S, s);
+    *state.owed = carried.owed();
+    if (forwards ? last == L : first == 0) keep(x.template final<Way>(), S, s);
   }
 };
 

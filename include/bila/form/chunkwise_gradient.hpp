@@ -47,41 +47,57 @@ struct chunkwise_gradient {
           dk(memory.padded<Kernel, Real>(C, head.Dk)),
           v(memory.padded<Kernel, Real>(C, head.Dv)),
           dv(memory.padded<Kernel, Real>(C, head.Dv)),
-          dN(memory.padded<Kernel, Real>(C, head.Dv)),
+          dy(memory.padded<Kernel, Real>(C, head.Dv)),
           weighted(memory.padded<Kernel, Real>(C, (std::max)(head.Dk, head.Dv))),
-          kt(memory.padded<Kernel, Real>(head.Dk, C)),
-          vt(memory.padded<Kernel, Real>(head.Dv, C)),
-          P(memory.padded<Kernel, Real>(C, C)),
+          qt(memory.padded<Kernel, Real>(head.Dk, C)),
+          dyt(memory.padded<Kernel, Real>(head.Dv, C)),
+          A(memory.padded<Kernel, Real>(C, C)),
           G(memory.padded<Kernel, Real>(C, C)),
+          E(memory.padded<Kernel, Real>(C, C)),
           M(memory.padded<Kernel, Real>(C, C)),
           Ht(memory.padded<Kernel, Real>(head.Dv, head.Dk)),
-          R(memory.padded<Kernel, Real>(head.Dk, head.Dv)),
           Rt(memory.padded<Kernel, Real>(head.Dv, head.Dk)),
           h(memory.numbers<Kernel, Real>(head.Dk)),
-          r(memory.numbers<Kernel, Real>(head.Dk)),
           border{memory.numbers<Kernel, Real>(C), memory.numbers<Kernel, Real>(C)},
-          dZ(memory.numbers<Kernel, Real>(C)),
-          ones(memory.numbers<Kernel, Real>(C)),
-          product(memory.numbers<Kernel, Real>(C)),
-          lambda(memory.numbers<Kernel, double>(C + 1)),
-          row(memory.numbers<Kernel, double>(C)),
+          a(memory.numbers<Kernel, Real>(head.L)),
+          b(memory.numbers<Kernel, Real>(head.L)),
+          a_here(memory.numbers<Kernel, Real>(C)),
+          b_here(memory.numbers<Kernel, Real>(C)),
+          reads_dy(memory.numbers<Kernel, Real>(C)),
+          reads_dZ(memory.numbers<Kernel, Real>(C)),
+          running(memory.numbers<Kernel, Real>(C)),
           rows(memory.numbers<Kernel, double>(C)),
           columns(memory.numbers<Kernel, double>(C)),
-          adjoint_size(head.Dk * (R.stride + 1)),
-          inside(memory.numbers<Kernel, Real>(kept.chunks * adjoint_size)),
-          ends(memory.numbers<Kernel, Real>(kept.spans * adjoint_size)) {}
+          decays(memory, C, std::type_identity<Kernel>()),
+          inside(memory, head, kept.chunks + 1),
+          ends(memory, head, kept.spans == 1 ? 0 : kept.spans) {}
 
-    kernel::tile<Real> q, k, dq, dk;         // (C, Dk)
-    kernel::tile<Real> v, dv, dN, weighted;  // (C, Dv), weighted is for either width
-    kernel::tile<Real> kt, vt;               // (Dk, C) (Dv, C)
-    kernel::tile<Real> P, G, M;              // (C, C) scores, their adjoint, mask
-    kernel::tile<Real> Ht, R, Rt;            // (Dv, Dk) (Dk, Dv) (Dv, Dk)
-    Real *h, *r;                             // (Dk) row sums of H and of R
-    kernel::border_weights<Real> border;     // (C)
-    Real *dZ, *ones, *product;               // (C)
-    double *lambda, *row, *rows, *columns;   // (C + 1) (C) (C) (C)
-    index_t adjoint_size;                    // numbers of one kept R and r
-    Real *inside, *ends;
+    /// Adjoints R of the state that leaves a chunk, and their row sums r.
+    struct adjoints {
+      adjoints(kernel::arena& memory, head_size head, index_t count)
+          : first(memory.padded<Kernel, Real>(count * head.Dk, head.Dv)),
+            row_sums(memory.padded<Kernel, Real>(count, head.Dk)),
+            Dk(head.Dk) {}
+
+      kernel::tile<Real> R(index_t n) const { return {first.row(n * Dk), Dk, first.columns, first.stride}; }
+      Real* r(index_t n) const { return row_sums.row(n); }
+
+      kernel::tile<Real> first, row_sums;  // (count Dk, Dv) (count, Dk)
+      index_t Dk;
+    };
+
+    kernel::tile<Real> q, k, dq, dk;                             // (C, Dk)
+    kernel::tile<Real> v, dv, dy, weighted;                      // (C, Dv), weighted is for either width
+    kernel::tile<Real> qt, dyt;                                  // (Dk, C) (Dv, C)
+    kernel::tile<Real> A, G, E, M;                               // (C, C) of key and query
+    kernel::tile<Real> Ht, Rt;                                   // (Dv, Dk) (Dv, Dk)
+    Real* h;                                                     // (Dk) row sums of H
+    kernel::border_weights<Real> border;                         // (C)
+    Real *a, *b;                                                 // (L) dN_i = a_i dy_i, dZ_i = b_i
+    Real *a_here, *b_here, *reads_dy, *reads_dZ, *running;       // (C) of the chunk; read_i a_i; read_i b_i
+    double *rows, *columns;                                      // (C)
+    gap_decays decays;
+    adjoints inside, ends;  // of the chunks, and one more; of the spans
   };
 
   template <class Kernel, class T>
@@ -90,11 +106,13 @@ struct chunkwise_gradient {
   }
 
   template <class Kernel, class T, gapped Mask, class Norm>
-  void run(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, kernel::arena& memory) const {
+  void run(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, kernel::arena memory) const {
     using Real = real_of<T>;
     const keeping kept = keep_for(x.q.count);
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width}, (std::min)(size, x.q.count), kept);
-    std::fill_n(w.ones, w.q.rows, Real(1));
+    for (index_t first = 0; first < x.q.count; first += w.q.rows)
+      g.scale += through_norm<Kernel>(x, g, first, (std::min)(w.q.rows, x.q.count - first), w.a + first, w.b + first, w.rows, w.dy,
+                                      w.dv, norm);
     switch (x.direction) {
       case direction::both:
         one_way<Kernel, direction::backward>(x, g, norm, w, kept, {.first = true, .dense = false});
@@ -127,131 +145,172 @@ struct chunkwise_gradient {
   };
 
   template <class Kernel, direction Way, class T, class Mask, class Norm, class Real>
-  void one_way(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, scratch<Kernel, Real>& w, keeping kept,
-               duties duty) const {
+  void one_way(const head<T, Mask>& x, head_gradient<T>& g, const Norm&, scratch<Kernel, Real>& w, keeping kept, duties duty) const {
     const index_t L = x.q.count, C = w.q.rows, chunks = (L + C - 1) / C;
-    start(w.R, w.r, g.template final<Way>());
-    if (!Norm::uses_row_sum) std::fill_n(w.r, w.R.rows, Real(0));
-    sweep_adjoint<Kernel, Way>(x, g, norm, w, {0, chunks, kept});
-    keep(g.template initial<Way>(), w.R, w.r);
+    const auto& last = kept.spans == 1 ? w.inside : w.ends;
+    const index_t n = kept.spans == 1 ? chunks : kept.spans - 1;
+    start<Kernel>(last.R(n), last.r(n), g.template final<Way>());
+    if (!Norm::uses_row_sum) std::fill_n(last.r(n), w.Ht.columns, Real(0));
+    kernel::carried_decay<Real> back;
+    for (index_t span = kept.spans - 1; span >= 0; --span) {
+      const index_t begin = span * kept.chunks, end = (std::min)(begin + kept.chunks, chunks);
+      if (kept.spans > 1) copy_adjoint(w.ends, span, w.inside, end - begin, w.Ht.columns);
+      sweep_adjoint<Kernel, Way, Norm>(x, g, w, begin, end, back);
+      if (span > 0) copy_adjoint(w.inside, 0, w.ends, span - 1, w.Ht.columns);
+    }
+    keep(g.template initial<Way>(), w.inside.R(0), w.inside.r(0));
 
-    start_transposed(w.Ht, w.h, x.template initial<Way>());
+    start_transposed<Kernel>(w.Ht, w.h, x.template initial<Way>());
     kernel::carried_decay<Real> carried;
-    for (index_t step = 0; step < chunks; ++step) {
-      if (kept.spans > 1 && step % kept.chunks == 0) {
-        copy_adjoint(w.ends + step / kept.chunks * w.adjoint_size, w);
-        sweep_adjoint<Kernel, Way>(x, g, norm, w, {step, (std::min)(step + kept.chunks, chunks), {kept.chunks, 1}});
+    for (index_t span = 0; span < kept.spans; ++span) {
+      const index_t begin = span * kept.chunks, end = (std::min)(begin + kept.chunks, chunks);
+      if (span > 0) {
+        kernel::carried_decay<Real> again;
+        copy_adjoint(w.ends, span, w.inside, end - begin, w.Ht.columns);
+        sweep_adjoint<Kernel, Way, Norm>(x, g, w, begin, end, again);
       }
-      copy_adjoint(w.inside + step % kept.chunks * w.adjoint_size, w);
-      chunk<Kernel, Way>(x, g, norm, w, place<Way>(step, L, C), carried, duty);
+      for (index_t step = begin; step < end; ++step)
+      {
+        kernel::ahead next;
+        if (step + 1 < end) want_chunk(x, g, place<Way>(step + 1, L, C), next, duty);
+        chunk<Kernel, Way, Norm>(x, g, w, place<Way>(step, L, C), step - begin + 1, carried, next, duty);
+      }
     }
   }
 
-  struct range {
-    index_t begin, end;  // steps
-    keeping kept;
-  };
+  template <class T, class Mask, direction Way>
+  static void want_chunk(const head<T, Mask>& x, const head_gradient<T>& g, place<Way> at, kernel::ahead& next, duties duty) {
+    for (const rows<const T>& tokens : {x.q, x.k, x.v, g.dy}) next.want(tokens.slice(at.first, at.count));
+    if (!duty.first)
+      for (const auto& to : {g.q, g.k, g.v})
+        if (to.out.data != nullptr) next.want(to.sum.slice(at.first, at.count));
+  }
 
-  /// R against the direction; keeps it as each chunk needs it, or at the end of each span.
-  template <class Kernel, direction Way, class T, class Mask, class Norm, class Real>
-  static void sweep_adjoint(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, scratch<Kernel, Real>& w, range steps) {
-    const index_t L = x.q.count, C = w.q.rows;
-    kernel::carried_decay<Real> carried;
-    for (index_t step = steps.end - 1; step >= steps.begin; --step) {
-      if (steps.kept.spans == 1)
-        keep_adjoint(w.inside + step % steps.kept.chunks * w.adjoint_size, w);
-      else if (step == steps.end - 1 || (step + 1) % steps.kept.chunks == 0)
-        keep_adjoint(w.ends + step / steps.kept.chunks * w.adjoint_size, w);
-
-      const place<Way> at(step, L, C);
-      const index_t n = at.count;
-      scan_border<Way>(x, at.first, n, w.lambda, w.border);
-      through_norm<Kernel>(x, g, at.first, w.dN.top(n), w.dZ, w.dv.top(n), norm);
-      const auto q = kernel::elements(x.q.slice(at.first, n), w.q);  // (n, Dk)
+  /// R against the direction, from behind chunk `end` to before chunk `begin`.
+  template <class Kernel, direction Way, class Norm, class T, class Mask, class Real>
+  static void sweep_adjoint(const head<T, Mask>& x, const head_gradient<T>& g, scratch<Kernel, Real>& w, index_t begin, index_t end,
+                            kernel::carried_decay<Real>& carried) {
+    for (index_t step = end - 1; step >= begin; --step) {
+      const place<Way> at(step, x.q.count, w.q.rows);
+      weigh_tokens<Kernel, Way>(x, at, w);
+      const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, at.count), w.q);     // (n, Dk)
+      const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(at.first, at.count), w.dy);  // (n, Dv)
+      kernel::ahead next;
+      if (step > begin) {
+        const place<Way> then(step - 1, x.q.count, w.q.rows);
+        next.want(x.q.slice(then.first, then.count));
+        next.want(g.dy.slice(then.first, then.count));
+      }
       const Real total = carried(w.border.total);
-      Kernel::accumulate(w.R, static_cast<Real*>(nullptr), total, q, w.border.read, w.dN.top(n), w.weighted);
-      if (!Norm::uses_row_sum) continue;
-      for (index_t i = 0; i < n; ++i) w.product[i] = w.border.read[i] * w.dZ[i];
-      Kernel::gather(w.r, total, q, w.product);
+      const index_t n = step - begin;
+      Kernel::accumulate(w.inside.R(n), static_cast<Real*>(nullptr), total, w.inside.R(n + 1), static_cast<Real*>(nullptr), q,
+                         w.reads_dy, dy, w.weighted, &next);
+      Kernel::gather(w.inside.r(n), total, w.inside.r(n + 1), q, w.reads_dZ);
     }
   }
 
-  template <class Kernel, direction Way, class T, class Mask, class Norm, class Real>
-  void chunk(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, scratch<Kernel, Real>& w, place<Way> at,
-             kernel::carried_decay<Real>& carried, duties duty) const {
-    const index_t n = at.count;
-    const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, n), w.q);  // (n, Dk)
-    const auto k = kernel::whole_packets<Kernel>(x.k.slice(at.first, n), w.k);  // (n, Dk)
-    const auto v = kernel::whole_packets<Kernel>(x.v.slice(at.first, n), w.v);  // (n, Dv)
-    const auto dq = w.dq.top(n), dk = w.dk.top(n);                              // (n, Dk)
-    const auto dv = w.dv.top(n), dN = w.dN.top(n);                              // (n, Dv)
-    const double scale = through_norm<Kernel>(x, g, at.first, dN, w.dZ, dv, norm);
-    if (duty.dense) g.scale += scale;
-    scan_border<Way>(x, at.first, n, w.lambda, w.border);
-    const Real *read = w.border.read, *write = w.border.write;
+  template <class Adjoints>
+  static void copy_adjoint(const Adjoints& from, index_t n, const Adjoints& to, index_t m, index_t Dk) {
+    std::copy_n(from.R(n).data, Dk * from.first.stride, to.R(m).data);
+    std::copy_n(from.r(n), from.row_sums.stride, to.r(m));
+  }
 
-    for (const auto& sum : {dq, dk, dv}) kernel::clear(sum);
-    Kernel::read(dq, static_cast<Real*>(nullptr), read, dN, w.Ht, w.h);
-    Kernel::transpose(w.Rt, w.R);
-    Kernel::read(dk, static_cast<Real*>(nullptr), write, v, w.Rt, w.r);
-    Kernel::read(dv, static_cast<Real*>(nullptr), write, k, w.R, w.r);
+  /// What crosses the chunk's borders, and what enters by dN and dZ.
+  template <class Kernel, direction Way, class T, class Mask, class Real>
+  static void weigh_tokens(const head<T, Mask>& x, place<Way> at, scratch<Kernel, Real>& w) {
+    fill_decays<Kernel, Way>(x, at.first, at.count, w.decays.template way<Way>());
+    scan_border<Way>(w.decays, at.count, w.border);
+    for (index_t i = 0; i < at.count; ++i) {
+      w.reads_dy[i] = w.border.read[i] * w.a[at.first + i];
+      w.reads_dZ[i] = w.border.read[i] * w.b[at.first + i];
+    }
+  }
+
+  /// Where a sum of this pass is made: where it belongs if nothing is there yet and it need not be rounded, else in the room.
+  template <class Kernel, class T, class Real>
+  static kernel::tile<Real> place_for(const gradient_rows<T>& to, index_t first, kernel::tile<Real> room, duties duty) {
+    if (to.out.data == nullptr || !to.first || !duty.first) return room;
+    return kernel::results<Kernel>(to.sum.slice(first, room.rows), room);
+  }
+
+  template <class Kernel, direction Way, class Norm, class T, class Mask, class Real>
+  static void chunk(const head<T, Mask>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, place<Way> at, index_t adjoint,
+                    kernel::carried_decay<Real>& carried, kernel::ahead& next, duties duty) {
+    const index_t n = at.count;
+    const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, n), w.q);    // (n, Dk)
+    const auto k = kernel::whole_packets<Kernel>(x.k.slice(at.first, n), w.k);    // (n, Dk)
+    const auto v = kernel::whole_packets<Kernel>(x.v.slice(at.first, n), w.v);    // (n, Dv)
+    const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(at.first, n), w.dy);  // (n, Dv)
+    const kernel::tile<const Real> R = w.inside.R(adjoint);                        // (Dk, Dv)
+    const Real* const r = w.inside.r(adjoint);                                     // (Dk)
+    const auto dq = place_for<Kernel>(g.q, at.first, w.dq.top(n), duty), dk = place_for<Kernel>(g.k, at.first, w.dk.top(n), duty);
+    const auto dv = place_for<Kernel>(g.v, at.first, w.dv.top(n), duty);
+    weigh_tokens<Kernel, Way>(x, at, w);
+    const Real *const write = w.border.write, *const all = nullptr;
+
+    Kernel::transpose(w.Rt, R);
+    Kernel::read(dq, all, w.reads_dy, dy, w.Ht, {}, {}, {}, &next);
+    Kernel::read(dk, all, write, v, w.Rt, {}, {}, {}, &next);
+    Kernel::read(dv, all, write, k, R, {}, {}, {}, &next);
     if (Norm::uses_row_sum) {
-      for (index_t i = 0; i < n; ++i) w.product[i] = read[i] * w.dZ[i];
-      Kernel::outer(dq, w.product, w.h);
-      Kernel::outer(dk, write, w.r);
+      Kernel::outer(dq, w.reads_dZ, w.h);
+      Kernel::outer(dk, write, r);
     }
     if (double* const gaps = g.template gaps<Way>(); gaps != nullptr) {
-      double pass = Kernel::inner(w.Ht, w.Rt);
+      double pass = Kernel::template inner<Real>(w.Ht, w.Rt);
       for (index_t c = 0; Norm::uses_row_sum && c < x.q.width; ++c)
-        pass += static_cast<double>(w.h[c]) * static_cast<double>(w.r[c]);
-      Kernel::dots(w.rows, dq, q);
-      Kernel::dots(w.columns, dk, k);
+        pass += static_cast<double>(w.h[c]) * static_cast<double>(r[c]);
+      Kernel::template dots<Real>(w.rows, dq, q);
+      Kernel::template dots<Real>(w.columns, dk, k);
       spread<Way>(w.border.total * pass, w.rows, w.columns, n, gaps + at.first);
     }
-    if (duty.dense) block<Kernel>(x, g, at.first, q, k, v, w);
+    if (duty.dense) block<Kernel, Way>(x, g, at.first, {q, k, v, dy}, {dq, dk, dv}, w);
 
     const Real total = carried(w.border.total);
-    Kernel::accumulate(w.Ht, static_cast<Real*>(nullptr), total, v, write, k, w.weighted);
-    if (Norm::uses_row_sum) Kernel::gather(w.h, total, k, write);
+    Kernel::accumulate(w.Ht, static_cast<Real*>(nullptr), total, w.Ht, static_cast<Real*>(nullptr), v, write, k, w.weighted, &next);
+    if (Norm::uses_row_sum) Kernel::gather(w.h, total, w.h, k, write);
 
-    deliver(g.q, at.first, dq, duty.first, duty.dense);
-    deliver(g.k, at.first, dk, duty.first, duty.dense);
-    deliver(g.v, at.first, dv, duty.first, duty.dense);
+    deliver<Kernel>(g.q, at.first, dq, duty.first, duty.dense);
+    deliver<Kernel>(g.k, at.first, dk, duty.first, duty.dense);
+    deliver<Kernel>(g.v, at.first, dv, duty.first, duty.dense);
   }
 
-  /// The pairs inside one chunk.
-  template <class Kernel, class T, class Mask, class Real>
-  static void block(const head<T, Mask>& x, head_gradient<T>& g, index_t first, kernel::tile<const Real> q,
-                    kernel::tile<const Real> k, kernel::tile<const Real> v, scratch<Kernel, Real>& w) {
+  template <class Real>
+  struct tokens {
+    kernel::tile<Real> q, k, v, dy;
+  };
+
+  template <class Real>
+  struct sums {
+    kernel::tile<Real> dq, dk, dv;
+  };
+
+  /// The pairs inside one chunk; the decays of this way are at hand.
+  template <class Kernel, direction Way, class T, class Mask, class Real>
+  static void block(const head<T, Mask>& x, head_gradient<T>& g, index_t first, const tokens<const Real>& in,
+                    const sums<Real>& out, scratch<Kernel, Real>& w) {
+    const auto& [q, k, v, dy] = in;
     const index_t n = q.rows;
-    const kernel::tile<Real> kt{w.kt.data, q.columns, n, w.kt.stride}, vt{w.vt.data, v.columns, n, w.vt.stride};  // (Dk, n) (Dv, n)
-    const kernel::tile<Real> P{w.P.data, n, n, w.P.stride}, G{w.G.data, n, n, w.G.stride};                        // (n, n)
-    Kernel::transpose(kt, k);
-    Kernel::transpose(vt, v);
-    Kernel::score(P, q, kt);
-    Kernel::score(G, w.dN.top(n), vt);
-    Kernel::outer(G, w.dZ, w.ones);
-    for (index_t i = 0; i < n; ++i) g.diagonal += static_cast<double>(P.row(i)[i]) * static_cast<double>(G.row(i)[i]);
-    scan_block(x, first, w.M.top(n), w.lambda, w.row, true);
-    Kernel::weigh(G, w.M, static_cast<Real*>(nullptr));
-    if (g.forward != nullptr) block_gaps<direction::forward>(P, G, w.rows, w.columns, g.forward + first);
-    if (g.backward != nullptr) block_gaps<direction::backward>(P, G, w.rows, w.columns, g.backward + first);
-    Kernel::weigh(P, w.M, static_cast<Real*>(nullptr));
-    Kernel::apply(w.dq.top(n), G, k);
-    Kernel::apply_transposed(w.dk.top(n), G, q);
-    Kernel::apply_transposed(w.dv.top(n), P, w.dN.top(n));
-  }
-
-  template <class Kernel, class Real>
-  static void keep_adjoint(Real* to, const scratch<Kernel, Real>& w) {
-    std::copy_n(w.R.data, w.R.rows * w.R.stride, to);
-    std::copy_n(w.r, w.R.rows, to + w.R.rows * w.R.stride);
-  }
-
-  template <class Kernel, class Real>
-  static void copy_adjoint(const Real* from, scratch<Kernel, Real>& w) {
-    std::copy_n(from, w.R.rows * w.R.stride, w.R.data);
-    std::copy_n(from + w.R.rows * w.R.stride, w.R.rows, w.r);
+    const kernel::tile<Real> qt{w.qt.data, q.columns, n, w.qt.stride}, dyt{w.dyt.data, v.columns, n, w.dyt.stride};  // (Dk, n) (Dv, n)
+    const kernel::tile<Real> A{w.A.data, n, n, w.A.stride}, G{w.G.data, n, n, w.G.stride}, E{w.E.data, n, n, w.E.stride},
+        M{w.M.data, n, n, w.M.stride};  // (n, n)
+    const index_t padded = kernel::round_up(n, Kernel::template lanes<Real>);
+    std::fill_n(w.a_here, padded, Real(0));
+    std::fill_n(w.b_here, padded, Real(0));
+    std::copy_n(w.a + first, n, w.a_here);
+    std::copy_n(w.b + first, n, w.b_here);
+    if (x.direction == direction::both) fill_decays<Kernel, other(Way)>(x, first, n, w.decays.template way<other(Way)>());
+    scan_block<Kernel>(x, M, w.decays, 1);
+    Kernel::transpose(qt, q);
+    Kernel::transpose(dyt, dy);
+    Kernel::score(A, static_cast<Real*>(nullptr), k, qt, M);
+    Kernel::score_gradient(G, E, A, v, dyt, w.a_here, w.b_here, M);
+    weigh_diagonal(x, g, A, G, E);
+    const auto to = [first](double* gaps) { return gaps == nullptr ? gaps : gaps + first; };
+    Kernel::crossings(to(g.forward), to(g.backward), E, w.running);
+    Kernel::apply(out.dq, G, k);
+    Kernel::multiply(out.dk, G, q);
+    Kernel::multiply(out.dv, A, dy);
   }
 };
 

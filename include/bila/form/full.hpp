@@ -18,15 +18,16 @@ struct full {
     scratch(kernel::arena& memory, head_size size)
         : q(memory.padded<Kernel, Real>(block, size.Dk)),
           k(memory.padded<Kernel, Real>(block, size.Dk)),
-          kt(memory.padded<Kernel, Real>(size.Dk, block)),
+          qt(memory.padded<Kernel, Real>(size.Dk, block)),
           v(memory.padded<Kernel, Real>(block, size.Dv)),
           N(memory.padded<Kernel, Real>(block, size.Dv)),
           A(memory.padded<Kernel, Real>(block, block)),
           z(memory.numbers<Kernel, Real>(block)),
+          out(memory.numbers<Kernel, Real>(block)),
           walk(memory) {}
 
-    kernel::tile<Real> q, k, kt, v, N, A;  // (block, Dk) (block, Dk) (Dk, block) (block, Dv) (block, Dv) (block, block)
-    Real* z;                               // (block)
+    kernel::tile<Real> q, k, qt, v, N, A;  // (block, Dk) (block, Dk) (Dk, block) (block, Dv) (block, Dv) (block, block)
+    Real *z, *out;                         // (block)
     walk_scratch<Kernel, Real> walk;
   };
 
@@ -40,28 +41,27 @@ struct full {
   }
 
   template <class Kernel, class T, class Mask, class Norm>
-  void run(const head<T, Mask>& x, const Norm& norm, share part, kernel::arena& memory) const {
+  void run(const head<T, Mask>& x, const Norm& norm, share part, kernel::arena memory) const {
     using Real = real_of<T>;
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width});
     Real* const z = Norm::uses_row_sum ? w.z : nullptr;
     for (index_t ib = part.index; ib < blocks_in(x.q.count); ib += part.count) {
       const index_t first = ib * block, n = (std::min)(block, x.q.count - first);
-      const auto q = kernel::elements(x.q.slice(first, n), w.q);  // (n, Dk)
-      const auto N = w.N.top(n);                                  // (n, Dv)
+      const auto q = kernel::whole_packets<Kernel>(x.q.slice(first, n), w.q);  // (n, Dk)
+      const auto N = w.N.top(n);                                               // (n, Dv)
+      const kernel::tile<Real> qt{w.qt.data, q.columns, n, w.qt.stride};       // (Dk, n)
+      Kernel::transpose(qt, q);
       kernel::clear(N);
-      std::fill_n(w.z, n, Real(0));
-      for_each_column_block<Kernel>(x, ib, w.walk, [&](index_t jb, const auto& weigh) {
+      std::fill_n(w.z, block, Real(0));
+      for_each_key_block<Kernel>(x, ib, x.diagonal, w.walk, [&](index_t jb, const auto& M) {
         const index_t from = jb * block, m = (std::min)(block, x.k.count - from);
-        const auto k = kernel::elements(x.k.slice(from, m), w.k);               // (m, Dk)
+        const auto k = kernel::whole_packets<Kernel>(x.k.slice(from, m), w.k);  // (m, Dk)
         const auto v = kernel::whole_packets<Kernel>(x.v.slice(from, m), w.v);  // (m, Dv)
-        const kernel::tile<Real> kt{w.kt.data, k.columns, m, w.kt.stride};      // (Dk, m)
-        const kernel::tile<Real> A{w.A.data, n, m, w.A.stride};                 // (n, m)
-        Kernel::transpose(kt, k);
-        Kernel::score(A, q, kt);
-        weigh(A, z);
+        const kernel::tile<Real> A{w.A.data, m, n, w.A.stride};                 // (m, n)
+        Kernel::score(A, z, k, qt, M);
         Kernel::apply(N, A, v);
       });
-      finish<Kernel>(x, first, N, z, norm);
+      finish<Kernel>(x, first, N, w.z, w.out, norm);
     }
   }
 

@@ -23,18 +23,19 @@ struct full_gradient {
           dq(memory.padded<Kernel, Real>(block, size.Dk)),
           dk(memory.padded<Kernel, Real>(block, size.Dk)),
           v(memory.padded<Kernel, Real>(block, size.Dv)),
-          dN(memory.padded<Kernel, Real>(block, size.Dv)),
+          dy(memory.padded<Kernel, Real>(block, size.Dv)),
           dv(memory.padded<Kernel, Real>(block, size.Dv)),
-          kt(memory.padded<Kernel, Real>(size.Dk, block)),
-          vt(memory.padded<Kernel, Real>(size.Dv, block)),
-          P(memory.padded<Kernel, Real>(block, block)),
+          qt(memory.padded<Kernel, Real>(size.Dk, block)),
+          dyt(memory.padded<Kernel, Real>(size.Dv, block)),
+          A(memory.padded<Kernel, Real>(block, block)),
           G(memory.padded<Kernel, Real>(block, block)),
-          dZ(memory.numbers<Kernel, Real>(block)),
-          ones(memory.numbers<Kernel, Real>(block)),
+          E(memory.padded<Kernel, Real>(block, block)),
+          a(memory.numbers<Kernel, Real>(block)),
+          b(memory.numbers<Kernel, Real>(block)),
+          running(memory.numbers<Kernel, Real>(block)),
+          dots(memory.numbers<Kernel, double>(block)),
           forward(memory, size.L),
           backward(memory, size.L),
-          rows(memory.numbers<Kernel, double>(block)),
-          columns(memory.numbers<Kernel, double>(block)),
           walk(memory) {}
 
     /// What the pairs of different blocks add to the gaps they cross.
@@ -47,12 +48,12 @@ struct full_gradient {
     };
 
     kernel::tile<Real> q, k, dq, dk;  // (block, Dk)
-    kernel::tile<Real> v, dN, dv;     // (block, Dv)
-    kernel::tile<Real> kt, vt;        // (Dk, block) (Dv, block)
-    kernel::tile<Real> P, G;          // (block, block)
-    Real *dZ, *ones;                  // (block)
+    kernel::tile<Real> v, dy, dv;     // (block, Dv)
+    kernel::tile<Real> qt, dyt;       // (Dk, block) (Dv, block)
+    kernel::tile<Real> A, G, E;       // (block, block) of key and query
+    Real *a, *b, *running;            // (block)
+    double* dots;                     // (block)
     crossings forward, backward;
-    double *rows, *columns;  // (block)
     walk_scratch<Kernel, Real> walk;
   };
 
@@ -62,11 +63,10 @@ struct full_gradient {
   }
 
   template <class Kernel, class T, class Mask, class Norm>
-  void run(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, kernel::arena& memory) const {
+  void run(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, kernel::arena memory) const {
     using Real = real_of<T>;
     const index_t L = x.q.count, blocks = blocks_in(L);
     scratch<Kernel, Real> w(memory, {L, x.q.width, x.v.width});
-    std::fill_n(w.ones, kernel::round_up(block, Kernel::template lanes<Real>), Real(1));
     for (const auto& c : {w.forward, w.backward}) {
       std::fill_n(c.rows, L, 0.0);
       std::fill_n(c.columns, L, 0.0);
@@ -77,39 +77,32 @@ struct full_gradient {
 
     for (index_t ib = 0; ib < blocks; ++ib) {
       const index_t first = ib * block, n = (std::min)(block, L - first);
-      const auto q = kernel::whole_packets<Kernel>(x.q.slice(first, n), w.q);  // (n, Dk)
-      const auto dq = w.dq.top(n);                                             // (n, Dk)
-      const auto dN = w.dN.top(n);                                             // (n, Dv)
+      std::fill_n(w.a, block, Real(0));
+      std::fill_n(w.b, block, Real(0));
+      g.scale += through_norm<Kernel>(x, g, first, n, w.a, w.b, w.dots, w.dy, w.dv, norm);
+      const auto q = kernel::whole_packets<Kernel>(x.q.slice(first, n), w.q);    // (n, Dk)
+      const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(first, n), w.dy);  // (n, Dv)
+      const auto dq = w.dq.top(n);                                               // (n, Dk)
+      const kernel::tile<Real> qt{w.qt.data, q.columns, n, w.qt.stride};         // (Dk, n)
+      const kernel::tile<Real> dyt{w.dyt.data, dy.columns, n, w.dyt.stride};     // (Dv, n)
+      Kernel::transpose(qt, q);
+      Kernel::transpose(dyt, dy);
       kernel::clear(dq);
-      g.scale += through_norm<Kernel>(x, g, first, dN, w.dZ, w.dv.top(n), norm);
-      for_each_column_block<Kernel>(x, ib, w.walk, [&](index_t jb, const auto& weigh) {
+      for_each_key_block<Kernel>(x, ib, 1, w.walk, [&](index_t jb, const auto& M) {
         const index_t from = jb * block, m = (std::min)(block, L - from);
         const auto k = kernel::whole_packets<Kernel>(x.k.slice(from, m), w.k);  // (m, Dk)
         const auto v = kernel::whole_packets<Kernel>(x.v.slice(from, m), w.v);  // (m, Dv)
-        const kernel::tile<Real> kt{w.kt.data, k.columns, m, w.kt.stride},
-            vt{w.vt.data, v.columns, m, w.vt.stride};                                           // (Dk, m) (Dv, m)
-        const kernel::tile<Real> P{w.P.data, n, m, w.P.stride}, G{w.G.data, n, m, w.G.stride};  // (n, m)
-        const auto dk = w.dk.top(m), dv = w.dv.top(m);                                          // (m, Dk) (m, Dv)
-        Kernel::transpose(kt, k);
-        Kernel::transpose(vt, v);
-        Kernel::score(P, q, kt);
-        Kernel::score(G, dN, vt);
-        Kernel::outer(G, w.dZ, w.ones);
-        if (ib == jb)
-          for (index_t i = 0; i < n; ++i)
-            g.diagonal += own_weight(x, first + i) * static_cast<double>(P.row(i)[i]) * static_cast<double>(G.row(i)[i]);
-        weigh(G, static_cast<Real*>(nullptr));
-        cross(P, G, ib, jb, g, w);
-        weigh(P, static_cast<Real*>(nullptr));
-        kernel::clear(dk);
-        kernel::clear(dv);
+        const kernel::tile<Real> A{w.A.data, m, n, w.A.stride}, G{w.G.data, m, n, w.G.stride},
+            E{w.E.data, m, n, w.E.stride};  // (m, n)
+        Kernel::score(A, static_cast<Real*>(nullptr), k, qt, M);
+        Kernel::score_gradient(G, E, A, v, dyt, w.a, w.b, M);
+        if (ib == jb) weigh_diagonal(x, g, A, G, E);
+        cross<Kernel>(E, ib, jb, g, w);
         Kernel::apply(dq, G, k);
-        Kernel::apply_transposed(dk, G, q);
-        Kernel::apply_transposed(dv, P, dN);
-        add_to_sum(g.k, from, dk);
-        add_to_sum(g.v, from, dv);
+        add_product<Kernel>(g.k, from, w.dk.top(m), G, q);
+        add_product<Kernel>(g.v, from, w.dv.top(m), A, dy);
       });
-      deliver(g.q, first, dq, true, true);
+      deliver<Kernel>(g.q, first, dq, true, true);
     }
     round_sum(g.k);
     round_sum(g.v);
@@ -124,26 +117,14 @@ struct full_gradient {
   }
 
  private:
-  template <class Real, class T, class Scratch>
-  static void cross(kernel::tile<Real> P, kernel::tile<Real> G, index_t ib, index_t jb, const head_gradient<T>& g, Scratch& w) {
-    if (ib == jb) {
-      if (g.forward != nullptr) block_gaps<direction::forward>(P, G, w.rows, w.columns, g.forward + ib * block);
-      if (g.backward != nullptr) block_gaps<direction::backward>(P, G, w.rows, w.columns, g.backward + ib * block);
-      return;
-    }
+  template <class Kernel, class Real, class T>
+  static void cross(kernel::tile<Real> E, index_t ib, index_t jb, const head_gradient<T>& g,
+                    scratch<Kernel, Real>& w) {
+    const auto to = [](double* gaps, index_t first) { return gaps == nullptr ? gaps : gaps + first; };
+    if (ib == jb) return Kernel::crossings(to(g.forward, ib * block), to(g.backward, ib * block), E, w.running);
     if ((ib > jb ? g.forward : g.backward) == nullptr) return;
     const auto& c = ib > jb ? w.forward : w.backward;
-    double total = 0;
-    for (index_t i = 0; i < P.rows; ++i) {
-      double sum = 0;
-      for (index_t j = 0; j < P.columns; ++j) {
-        const double e = static_cast<double>(P.row(i)[j]) * static_cast<double>(G.row(i)[j]);
-        sum += e;
-        c.columns[jb * block + j] += e;
-      }
-      c.rows[ib * block + i] += sum;
-      total += sum;
-    }
+    const double total = Kernel::sums(c.rows + ib * block, c.columns + jb * block, E);
     for (index_t between = (std::min)(ib, jb) + 1; between < (std::max)(ib, jb); ++between) c.pass[between] += total;
   }
 
@@ -154,11 +135,16 @@ struct full_gradient {
       for (index_t d = 0; d < to.sum.width; ++d) to.sum(i, d) = 0;
   }
 
-  template <class T, class Real>
-  static void add_to_sum(const gradient_rows<T>& to, index_t first, kernel::tile<Real> X) {
+  /// sum += A q, in place where the sum's rows are whole packets.
+  template <class Kernel, class T, class Real>
+  static void add_product(const gradient_rows<T>& to, index_t first, kernel::tile<Real> room, kernel::tile<Real> A,
+                          kernel::tile<const Real> q) {
     if (to.out.data == nullptr) return;
-    for (index_t i = 0; i < X.rows; ++i)
-      for (index_t d = 0; d < X.columns; ++d) to.sum(first + i, d) += X.row(i)[d];
+    const rows<Real> sum = to.sum.slice(first, A.rows);
+    const kernel::tile<Real> N = kernel::results<Kernel>(sum, room);
+    if (N.data == room.data) kernel::load(room, rows<const Real>(sum));
+    Kernel::multiply(N, A, q);
+    kernel::store(sum, N);
   }
 
   template <class T>

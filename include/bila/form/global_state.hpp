@@ -3,7 +3,10 @@
 // queries' tokens. The recurrent and the chunkwise form take this path for masks without gaps (math: section 2.4).
 #pragma once
 
-#include <bila/form/head.hpp>
+#include <bila/form/meeting.hpp>
+
+#include <algorithm>
+#include <functional>
 
 namespace bila::inline v0_1::form {
 
@@ -20,46 +23,72 @@ struct global_state {
         : S(memory.padded<Kernel, Real>(size.Dk, size.Dv)),
           q(memory.padded<Kernel, Real>(block, size.Dk)),
           k(memory.padded<Kernel, Real>(block, size.Dk)),
-          weighted(memory.padded<Kernel, Real>(block, size.Dk)),
           v(memory.padded<Kernel, Real>(block, size.Dv)),
           N(memory.padded<Kernel, Real>(block, size.Dv)),
           s(memory.numbers<Kernel, Real>(size.Dk)),
           z(memory.numbers<Kernel, Real>(block)),
+          out(memory.numbers<Kernel, Real>(block)),
           ones(memory.numbers<Kernel, Real>(block)) {}
 
-    kernel::tile<Real> S, q, k, weighted, v, N;  // (Dk, Dv) (block, Dk) (block, Dk) (block, Dk) (block, Dv) (block, Dv)
-    Real *s, *z, *ones;                          // (Dk) (block) (block)
+    kernel::tile<Real> S, q, k, v, N;  // (Dk, Dv) (block, Dk) (block, Dk) (block, Dv) (block, Dv)
+    Real *s, *z, *out, *ones;          // (Dk) (block) (block) (block)
   };
 
+  /// Each half adds up its own keys' state and then reads both.
   template <class Kernel, class T, class Mask, class Norm>
-  static void run(const head<T, Mask>& x, const Norm& norm, kernel::arena& memory) {
+  static void run(const head<T, Mask>& x, const Norm& norm, share part, kernel::arena& memory,
+                  meeting<Kernel, real_of<T>>& m) {
     using Real = real_of<T>;
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width});
-    Real* const s = Norm::uses_row_sum ? w.s : nullptr;
-    Real* const z = Norm::uses_row_sum ? w.z : nullptr;
-    kernel::clear(w.S);
-    std::fill_n(w.s, x.q.width, Real(0));
     std::fill_n(w.ones, block, Real(1));
-    for (index_t first = 0; first < x.k.count; first += block) {
-      const index_t n = (std::min)(block, x.k.count - first);
-      const auto k = kernel::elements(x.k.slice(first, n), w.k);               // (n, Dk)
-      const auto v = kernel::whole_packets<Kernel>(x.v.slice(first, n), w.v);  // (n, Dv)
-      Kernel::accumulate(w.S, s, Real(1), k, w.ones, v, w.weighted);
-    }
-    for (index_t c = 0; c < x.q.width; ++c) join_states(x, c, w.S.row(c), s == nullptr ? s : s + c);
+    const auto half_of = [](index_t L, index_t half) { return half == 0 ? 0 : half == 1 ? L / block / 2 * block : L; };
+    if (part.at != stage::finishing)
+      for (index_t half = 0; half < 2; ++half)
+        if (part.has_half(half))
+          gather<Kernel, Norm>(x, w, half == 0 ? m.forward : m.backward, half_of(x.k.count, half), half_of(x.k.count, half + 1));
+    if (part.at == stage::leaving) return;
 
-    for (index_t first = 0; first < x.q.count; first += block) {
-      const index_t n = (std::min)(block, x.q.count - first);
-      const auto q = kernel::elements(x.q.slice(first, n), w.q);  // (n, Dk)
-      const auto N = w.N.top(n);                                  // (n, Dv)
-      kernel::clear(N);
-      std::fill_n(w.z, n, Real(0));
-      Kernel::read(N, z, w.ones, q, w.S, s);
-      finish<Kernel>(x, first, N, z, norm);
+    Real* const s = Norm::uses_row_sum ? w.s : nullptr;
+    std::fill_n(w.s, kernel::round_up(x.q.width, Kernel::template lanes<Real>), Real(0));
+    for (index_t c = 0; c < x.q.width; ++c) {
+      std::transform(m.forward.S.row(c), m.forward.S.row(c) + w.S.stride, m.backward.S.row(c), w.S.row(c), std::plus<>());
+      w.s[c] = m.forward.s[c] + m.backward.s[c];
+      join_states(x, c, w.S.row(c), s == nullptr ? s : s + c);
     }
+    for (index_t half = 0; half < 2; ++half)
+      if (part.has_half(half)) answer<Kernel>(x, norm, w, half_of(x.q.count, half), half_of(x.q.count, half + 1));
   }
 
  private:
+  template <class Kernel, class Norm, class T, class Mask, class Real>
+  static void gather(const head<T, Mask>& x, scratch<Kernel, Real>& w, typename meeting<Kernel, Real>::state& to, index_t first,
+                     index_t last) {
+    start<Kernel>(to.S, to.s, head_state<const Real>{});
+    Real* const s = Norm::uses_row_sum ? to.s : nullptr;
+    for (index_t at = first; at < last; at += block) {
+      const index_t n = (std::min)(block, last - at);
+      const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
+      const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.v);  // (n, Dv)
+      Kernel::accumulate(to.S, s, Real(1), to.S, s, k, static_cast<const Real*>(nullptr), v, {});
+    }
+  }
+
+  template <class Kernel, class T, class Mask, class Norm, class Real>
+  static void answer(const head<T, Mask>& x, const Norm& norm, scratch<Kernel, Real>& w, index_t first, index_t last) {
+    for (index_t at = first; at < last; at += block) {
+      const index_t n = (std::min)(block, last - at);
+      const auto q = kernel::whole_packets<Kernel>(x.q.slice(at, n), w.q);  // (n, Dk)
+      const auto y = kernel::results<Kernel>(x.y.slice(at, n), w.N);        // (n, Dv)
+      std::fill_n(w.z, n, Real(0));
+      if (Norm::uses_row_sum) Kernel::project(w.z, w.ones, q, w.s);
+      const bool all = reciprocals(w.out, w.z, n, norm, x.scale);
+      Kernel::read(y, w.out, w.ones, q, w.S, {}, {}, {});
+      if (!all) divide_rest<Kernel>(y, w.z, norm, x.scale);
+      kernel::store(x.y.slice(at, n), y);
+      keep_row_sum(x, at, n, w.z, norm);
+    }
+  }
+
   /// Row c of the state that all queries see: the tokens' own, and what comes before and after. Each final state is what lies on
   /// its side, the tokens included.
   template <class T, class Mask, class Real>

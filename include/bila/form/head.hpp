@@ -22,11 +22,16 @@ struct head_mask {
   const Mask* mask;
   index_t b, h, first;
 
-  /// Decay of gap t crossed this way, in [0, 1]; log decays up to 1e-6 pass the checks and count as 0.
+  /// Log decay of gap t crossed this way; log decays up to 1e-6 pass the checks and count as 0.
+  template <direction Way>
+  double log_decay(index_t t) const {
+    const double log = Way == direction::forward ? mask->log_forward(b, h, first + t) : mask->log_backward(b, h, first + t);
+    return (std::min)(0.0, log);
+  }
+
   template <direction Way>
   double decay(index_t t) const {
-    const double log = Way == direction::forward ? mask->log_forward(b, h, first + t) : mask->log_backward(b, h, first + t);
-    return std::exp((std::min)(0.0, log));
+    return std::exp(log_decay<Way>(t));
   }
 
   double weight(index_t i, index_t j) const { return mask->weight(b, h, first + i, first + j); }
@@ -73,12 +78,6 @@ struct head {
     else
       return final_backward;
   }
-
-  /// Decay of gap t, the gap before the first and after the last token included: there a given state enters.
-  template <bila::direction Way>
-  double decay(index_t t) const {
-    return t == 0 || t == k.count ? initial<Way>().decay : mask.template decay<Way>(t);
-  }
 };
 
 /// The largest sizes that one head of a call can have.
@@ -86,9 +85,17 @@ struct head_size {
   index_t L, Dk, Dv;
 };
 
+/// Two sweeps that meet in the middle of a head can run at the same time, one half each, with a pause in between: what leaves a half
+/// is what enters the other.
+enum class stage { whole, leaving, finishing };
+
 /// One of several equal shares of a head's work that can run at the same time.
 struct share {
   index_t index = 0, count = 1;
+  stage at = stage::whole;
+  index_t half = 0;  // 0 or 1, unless it is whole
+
+  bool has_half(index_t n) const { return at == stage::whole || half == n; }
 };
 
 /// Value features in one share of a recurrent or chunkwise head: columns of the state do not see each other. A multiple of every
@@ -122,23 +129,11 @@ head<T, Mask> columns_of(head<T, Mask> x, share part) {
 template <class T>
 inline constexpr bool is_narrow = !std::is_same_v<T, real_of<T>>;
 
-/// Where one sweep leaves its part for the other: in y, unless y would round it.
-template <class T, class Mask, class Real>
-rows<Real> left_by_a_sweep(const head<T, Mask>& x, kernel::tile<Real> room) {
-  if constexpr (is_narrow<T>)
-    return {room.data, x.y.count, x.y.width, room.stride, 1};
-  else
-    return x.y;
-}
-
 /// The state that a sweep starts from: the given one, or zero.
-template <class Real>
+template <class Kernel, class Real>
 void start(kernel::tile<Real> S, Real* s, const head_state<const Real>& from) {
-  if (from.S.data == nullptr) {
-    kernel::clear(S);
-    std::fill_n(s, S.rows, Real(0));
-    return;
-  }
+  std::fill_n(s, kernel::round_up(S.rows, Kernel::template lanes<Real>), Real(0));
+  if (from.S.data == nullptr) return kernel::clear(S);
   kernel::load(S, from.S);
   for (index_t c = 0; c < S.rows; ++c) s[c] = from.z.data == nullptr ? Real(0) : from.z(c, 0);
 }
@@ -151,17 +146,43 @@ void keep(const head_state<Real>& to, kernel::tile<Real> S, const Real* s) {
     for (index_t c = 0; c < S.rows; ++c) to.z(c, 0) = s[c];
 }
 
-/// Rows [first, first + N.rows) are done: y = factor N / divisor; a row whose divisor is zero is zero.
-template <class Kernel, class T, class Mask, class Real, class Norm>
-void finish(const head<T, Mask>& x, index_t first, kernel::tile<Real> N, const Real* z, const Norm& norm) {
-  for (index_t i = 0; i < N.rows; ++i) {
-    const quotient<Real> row = norm(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(x.scale));
-    if (row.divisor == 0)
-      std::fill_n(N.row(i), N.columns, Real(0));
-    else
-      Kernel::divide(N.row(i), N.columns, row.factor, row.divisor);
-    if (Norm::uses_row_sum && x.row_sum.data != nullptr) x.row_sum(first + i, 0) = z[i];
+/// out_i, so that y_i = out_i N_i; 0 where the norm's divisor is 0. Returns false if a divisor's reciprocal is no normal number:
+/// such rows get 1 and are left to divide_rest.
+template <class Real, class Norm>
+bool reciprocals(Real* out, const Real* z, index_t n, const Norm& norm, double scale) {
+  bool all = true;
+  for (index_t i = 0; i < n; ++i) {
+    const quotient<Real> row = norm(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(scale));
+    const Real inverse = 1 / row.divisor;
+    const bool extreme = std::isfinite(row.divisor) && row.divisor != 0 && !std::isnormal(inverse);
+    out[i] = row.divisor == 0 ? Real(0) : extreme ? Real(1) : row.factor * inverse;
+    all = all && !extreme;
   }
+  return all;
+}
+
+template <class Kernel, class Real, class Norm>
+void divide_rest(kernel::tile<Real> N, const Real* z, const Norm& norm, double scale) {
+  for (index_t i = 0; i < N.rows; ++i) {
+    const quotient<Real> row = norm(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(scale));
+    if (std::isfinite(row.divisor) && row.divisor != 0 && !std::isnormal(1 / row.divisor))
+      Kernel::divide(N.row(i), N.columns, row.factor, row.divisor);
+  }
+}
+
+template <class T, class Mask, class Real, class Norm>
+void keep_row_sum(const head<T, Mask>& x, index_t first, index_t n, const Real* z, const Norm&) {
+  if (Norm::uses_row_sum && x.row_sum.data != nullptr)
+    for (index_t i = 0; i < n; ++i) x.row_sum(first + i, 0) = z[i];
+}
+
+/// Rows [first, first + N.rows) are summed up: y = N / n(Z). `out` is room.
+template <class Kernel, class T, class Mask, class Real, class Norm>
+void finish(const head<T, Mask>& x, index_t first, kernel::tile<Real> N, const Real* z, Real* out, const Norm& norm) {
+  const bool all = reciprocals(out, z, N.rows, norm, x.scale);
+  Kernel::scale(N, out);
+  if (!all) divide_rest<Kernel>(N, z, norm, x.scale);
+  keep_row_sum(x, first, N.rows, z, norm);
   kernel::store(x.y.slice(first, N.rows), N);
 }
 

@@ -57,41 +57,45 @@ struct head_gradient {
 };
 
 /// Writes the gradient of tokens [first, first + X.rows), or adds it to what earlier passes and heads left. X is used up.
-template <class T, class Real>
+template <class Kernel, class T, class Real>
 void deliver(const gradient_rows<T>& to, index_t first, kernel::tile<Real> X, bool first_pass, bool last_pass) {
   if (to.out.data == nullptr) return;
-  if (!to.first || !first_pass)
-    for (index_t i = 0; i < X.rows; ++i)
-      for (index_t d = 0; d < X.columns; ++d) X.row(i)[d] += to.sum(first + i, d);
+  if (!to.first || !first_pass) {
+    const rows<Real> sum = to.sum.slice(first, X.rows);
+    if (const kernel::tile<Real> before = kernel::results<Kernel>(sum, X); before.data != X.data)
+      Kernel::add(X, before);
+    else
+      for (index_t i = 0; i < X.rows; ++i)
+        for (index_t d = 0; d < X.columns; ++d) X.row(i)[d] += sum(i, d);
+  }
   if (to.last && last_pass)
     kernel::store(to.out.slice(first, X.rows), X);
   else
     kernel::store(to.sum.slice(first, X.rows), X);
 }
 
-/// Through the normaliser: dN = a dy, dZ = b of tokens [first, first + dN.rows), with a and b the norm's slope; `room` is for y.
-/// Returns these tokens' part in the gradient of the scale.
+/// Through the normaliser: dN_i = a_i dy_i, dZ_i = b_i of tokens [first, first + n), with a and b the norm's slope; `room` for y and
+/// dy. Returns these tokens' part in the gradient of the scale.
 template <class Kernel, class T, class Mask, class Real, class Norm>
-double through_norm(const head<T, Mask>& x, const head_gradient<T>& g, index_t first, kernel::tile<Real> dN, Real* dZ,
-                    kernel::tile<Real> room, const Norm& norm) {
-  kernel::load(dN, g.dy.slice(first, dN.rows));
-  kernel::load(room, g.y.slice(first, dN.rows));
+double through_norm(const head<T, Mask>& x, const head_gradient<T>& g, index_t first, index_t n, Real* a, Real* b, double* dots,
+                    kernel::tile<Real> room_dy, kernel::tile<Real> room_y, const Norm& norm) {
+  const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(first, n), room_dy), y = kernel::whole_packets<Kernel>(g.y.slice(first, n), room_y);
+  Kernel::template dots<Real>(dots, dy, y);
   double scale = 0;
-  for (index_t i = 0; i < dN.rows; ++i) {
-    double dy_y = 0;
-    Kernel::dots(&dy_y, kernel::tile<Real>{dN.row(i), 1, dN.columns, dN.stride}, {room.row(i), 1, room.columns, room.stride});
+  for (index_t i = 0; i < n; ++i) {
     const Real Z = Norm::uses_row_sum ? g.row_sum(first + i, 0) : Real(0);
-    const slope<Real> by = norm.slope(Z, static_cast<Real>(x.scale), static_cast<Real>(dy_y));
-    for (index_t d = 0; d < dN.columns; ++d) dN.row(i)[d] *= by.numerator;
-    dZ[i] = by.row_sum;
+    const slope<Real> by = norm.slope(Z, static_cast<Real>(x.scale), static_cast<Real>(dots[i]));
+    a[i] = by.numerator;
+    b[i] = by.row_sum;
     scale += static_cast<double>(by.scale);
   }
   return scale;
 }
 
 /// start(), transposed: St (Dv, Dk).
-template <class Real>
+template <class Kernel, class Real>
 void start_transposed(kernel::tile<Real> St, Real* s, const head_state<const Real>& from) {
+  std::fill_n(s, kernel::round_up(St.columns, Kernel::template lanes<Real>), Real(0));
   kernel::clear(St);
   if (from.S.data != nullptr)
     kernel::load(St, rows<const Real>{from.S.data, from.S.width, from.S.count, from.S.column_stride, from.S.row_stride});
@@ -117,28 +121,15 @@ void spread(double pass, const double* rows, const double* columns, index_t n, d
   }
 }
 
-/// The same for the pairs inside the chunk: E = P o G on one side of the diagonal. Such a pair crosses the gaps between its tokens,
-/// and rows - columns counts it from the one up to the other.
-template <direction Way, class Real>
-void block_gaps(kernel::tile<Real> P, kernel::tile<Real> G, double* rows, double* columns, double* to) {
-  const index_t n = P.rows;
-  std::fill_n(rows, n, 0.0);
-  std::fill_n(columns, n, 0.0);
-  for (index_t i = 0; i < n; ++i) {
-    const index_t begin = Way == direction::forward ? 0 : i + 1, end = Way == direction::forward ? i : n;
-    double sum = 0;
-    for (index_t j = begin; j < end; ++j) {
-      const double e = static_cast<double>(P.row(i)[j]) * static_cast<double>(G.row(i)[j]);
-      sum += e;
-      columns[j] += e;
-    }
-    rows[i] = sum;
+/// A block on the diagonal was made with its mask's own weights there: notes the gradient of the diagonal weight, then applies it.
+template <class T, class Mask, class Real>
+void weigh_diagonal(const head<T, Mask>& x, head_gradient<T>& g, kernel::tile<Real> A, kernel::tile<Real> G, kernel::tile<Real> E) {
+  const Real diagonal = static_cast<Real>(x.diagonal);
+  for (index_t i = 0; i < A.rows; ++i) {
+    g.diagonal += static_cast<double>(E.row(i)[i]);
+    A.row(i)[i] *= diagonal;
+    G.row(i)[i] *= diagonal;
   }
-  for (index_t i = 0; i < n; ++i) {
-    rows[i] -= columns[i];
-    columns[i] = 0;
-  }
-  spread<Way>(0, rows, columns, n, to);
 }
 
 }  // namespace bila::inline v0_1::form

@@ -20,6 +20,13 @@ class arena {
 
   std::size_t used() const { return used_; }
 
+  /// The next bytes, a multiple of the alignment.
+  std::byte* take(std::size_t bytes) {
+    std::byte* const result = base_ + used_;
+    used_ += bytes;
+    return result;
+  }
+
   /// Room for n numbers and the rest of the last packet; the content is whatever was there.
   template <class Kernel, class Real>
   Real* numbers(index_t n) {
@@ -29,10 +36,12 @@ class arena {
     return result;
   }
 
-  /// A padded tile; the content is whatever was there.
+  /// A padded tile; the content is whatever was there. Rows 512 bytes apart would share an eighth of the first cache's sets.
   template <class Kernel, class Real>
   tile<Real> padded(index_t rows, index_t columns) {
-    const index_t stride = round_up(columns, Kernel::template lanes<Real>);
+    constexpr index_t lanes = Kernel::template lanes<Real>;
+    index_t stride = round_up(columns, lanes);
+    if (stride * static_cast<index_t>(sizeof(Real)) % 512 == 0) stride += lanes;
     return {numbers<Kernel, Real>(rows * stride), rows, columns, stride};
   }
 
@@ -62,20 +71,13 @@ void load(tile<Real> to, rows<const T> from) {
 /// Writes a tile to tokens: the one rounding of a result.
 template <class T, class Real>
 void store(rows<T> to, tile<Real> from) {
+  if constexpr (std::is_same_v<T, Real>)
+    if (to.data == from.data) return;  // it is there already
   for (index_t i = 0; i < to.count; ++i)
     if (to.column_stride == 1 && to.width > 0)  // nothing may have no address
       std::transform(from.row(i), from.row(i) + to.width, &to(i, 0), [](Real x) { return static_cast<T>(x); });
     else
       for (index_t d = 0; d < to.width; ++d) to(i, d) = static_cast<T>(from.row(i)[d]);
-}
-
-/// Tokens as a tile that is read element by element: the user's memory if its features are adjacent, else a copy.
-template <class Real, class T>
-tile<const Real> elements(rows<const T> from, tile<Real> room) {
-  if constexpr (std::is_same_v<T, Real>)
-    if (from.column_stride == 1 || from.width == 1) return {from.data, from.count, from.width, from.row_stride};
-  load(room, from);
-  return room.top(from.count);
 }
 
 /// Tokens as a padded tile: the user's memory if its rows are whole packets, else a copy.
@@ -84,8 +86,16 @@ tile<const Real> whole_packets(rows<const T> from, tile<Real> room) {
   if constexpr (std::is_same_v<T, Real>)
     if (from.column_stride == 1 && from.width % Kernel::template lanes<Real> == 0)
       return {from.data, from.count, from.width, from.row_stride};
-  load(room, from);
+  load(room.top(from.count), from);
   return room.top(from.count);
+}
+
+/// Where a kernel may leave whole rows for tokens: their own memory if the rows are whole packets, else the room; then `store` them.
+template <class Kernel, class Real, class T>
+tile<Real> results(rows<T> to, tile<Real> room) {
+  if constexpr (std::is_same_v<T, Real>)
+    if (to.column_stride == 1 && to.width % Kernel::template lanes<Real> == 0) return {to.data, to.count, to.width, to.row_stride};
+  return room.top(to.count);
 }
 
 }  // namespace bila::inline v0_1::kernel

@@ -2,29 +2,43 @@
 // The verbs that every kernel layer offers and every form is written in. A kernel layer is a struct with these static members;
 // it knows tiles and numbers, not masks, norms or forms. The reference layer says them in plain loops.
 //
-//   score(A, q, kt)                    A = q kt                                   (m, n) = (m, Dk) (Dk, n)
-//   weigh(A, M, z)                     A = A o M,  z_i += sum_j A_ij
-//   weigh(A, r, c, z)                  A_ij = r_i c_j A_ij,  z_i += sum_j A_ij     a rank one mask
-//   apply(N, A, v)                     N += A v                                   (m, Dv) += (m, n) (n, Dv)
-//   read(N, z, r, q, S, s)             N_i += r_i q_i S,  z_i += r_i q_i . s       the state S (Dk, Dv) and its row sums s (Dk)
-//   accumulate(S, s, g, k, w, v, x)    S = g S + (w o k)^T v,  s = g s + k^T w     x: room for w o k
+// Scores are kept with the keys in rows, A_ji for key j and query i: queries then lie in packets, so that row sums need no
+// horizontal addition and masks of rank one are two factors per element.
+//
+//   score(A, z, k, qt, M)              A_ji = (k_j . q_i) M_ji,  z_i += sum_j A_ji      (n, m) = (n, Dk) (Dk, m); M a tile, or of rank one
+//   apply(N, A, v)                     N_i += sum_j A_ji v_j                            (m, Dv) += (n, m)^T (n, Dv)
+//   read(N, out, r, q, S, A, v, left)  N_i = out_i (r_i q_i S + sum_j A_ji v_j + left_i)     the state S (Dk, Dv)
+//   project(z, r, q, s)                z_i += r_i q_i . s                               the state's row sums s (Dk)
+//   project_transposed(z, r, qt, s)    the same, of q^T
+//   accumulate(S, s, g, H, h, k, w, v, x)  S = g H + (w o k)^T v,  s = g h + k^T w      x: room for w o k; S may be H, s may be h
 //   step(n, z, r, q, S, s, g, w, k, v) n += r q S,  z += r q . s,  S = g (S + w k v^T),  s = g (s + w k)      one token
-//   diagonal(n, z, w, q, k, Dk, v, Dv) n += w (q . k) v,  z += w (q . k)           one token on itself
-//   divide(n, Dv, factor, divisor)     n = factor n / divisor                      one row
+//   diagonal(n, z, w, q, k, Dk, v, Dv) n += w (q . k) v,  z += w (q . k)                one token on itself
+//   scale(N, out)                      N_i = out_i N_i
+//   divide(n, Dv, factor, divisor)     n = factor n / divisor                           one row
 //   transpose(kt, k)                   kt = k^T
+//   exponentials(x, n)                 x_t = exp(x_t), in double; exactly 0 for -inf
+//   scan_square(M, up, down)           M_ab = prod up_a+1..b above the diagonal, prod down_b+1..a below it, 0 on it, in double and
+//                                      rounded once; a side without decays (null) is 0; the padding too
 //
 // and, for gradients,
 //
-//   apply_transposed(N, A, q)          N += A^T q                                 (n, D) += (m, n)^T (m, D)
+//   score_gradient(G, E, A, v, dyt, a, b, M)   g = a_i (v_j . dy_i) + b_i,  E_ji = g A_ji,  G_ji = g M_ji,  A_ji = a_i A_ji
+//   multiply(N, A, q)                  N_j += sum_i A_ji q_i                            (n, D) += (n, m) (m, D)
 //   outer(N, a, b)                     N_ij += a_i b_j
-//   gather(s, g, k, w)                 s = g s + k^T w                            (Dk)
-//   dots(z, a, b)                      z_i = a_i . b_i                            z in double
-//   inner(a, b)                        sum_ij a_ij b_ij                           in double
+//   add(N, x)                          N += x
+//   gather(s, g, h, k, w)              s = g h + k^T w                                  (Dk); s may be h
+//   dots(z, a, b)                      z_i = a_i . b_i                                  z in double
+//   inner(a, b)                        sum_ij a_ij b_ij                                 in double
+//   sums(queries, keys, E)             queries_i += sum_j E_ji,  keys_j += sum_i E_ji;  returns sum_ij E_ji   in double
+//   crossings(f, b, E, x)              f_t += sum_{j < t <= i} E_ji,  b_t += sum_{i < t <= j} E_ji,  0 < t < n; null: not wanted
+//                                                                                       x: room for n numbers
 //
-// z and s are null when no row sum is wanted. Sums run over the inner index in order, whatever the tile, the address or the number
-// of columns: the bits of an element of the result depend on the numbers that enter it and on nothing else.
+// In read, out, left and A may be absent; in accumulate and gather w, for weights of one. z and s are null when not wanted.
+// Sums run over the inner index in order, whatever the address or the number of columns: the bits of an element of the result depend
+// on the numbers that enter it and on nothing else.
 #pragma once
 
+#include <bila/kernel/ahead.hpp>
 #include <bila/view/tensor_view.hpp>
 
 #include <concepts>
@@ -35,7 +49,7 @@ namespace bila::inline v0_1::kernel {
 /// A row-major matrix in the workspace or in the user's memory.
 ///
 /// Padded tiles have `stride` a multiple of Kernel::lanes<Real>; the columns from `columns` up to the next multiple are zero and
-/// may be read and written with the rest. Tiles that are only read by element (q; k in `accumulate` and `step`) need not be padded.
+/// may be read and written with the rest; so it is with vectors (z, r, s, out).
 template <class Real>
 struct tile {
   Real* data = nullptr;
@@ -53,25 +67,40 @@ struct tile {
 template <class Real>
 using operand = std::type_identity_t<tile<const Real>>;
 
+/// Weights of rank one, M_ji = keys_j queries_i: what two chunks that do not touch give each other.
+template <class Real>
+struct rank_one {
+  const Real *keys, *queries;
+};
+
 /// A kernel layer for `Real`: how many numbers its widest step holds, and the verbs above.
 template <class Kernel, class Real>
-concept layer = requires(tile<Real> a, tile<const Real> b, Real* z, const Real* r, Real g) {
+concept layer = requires(tile<Real> a, tile<const Real> b, rank_one<Real> M, Real* z, const Real* r, Real g, double* sum) {
   { Kernel::template lanes<Real> } -> std::convertible_to<index_t>;
-  Kernel::score(a, b, b);
-  Kernel::weigh(a, b, z);
-  Kernel::weigh(a, r, r, z);
+  Kernel::score(a, z, b, b, b);
+  Kernel::score(a, z, b, b, M);
   Kernel::apply(a, b, b);
-  Kernel::read(a, z, r, b, b, r);
-  Kernel::accumulate(a, z, g, b, r, b, a);
+  Kernel::read(a, r, r, b, b, b, b, b);
+  Kernel::project(z, r, b, r);
+  Kernel::project_transposed(z, r, b, r);
+  Kernel::accumulate(a, z, g, b, r, b, r, b, a);
   Kernel::step(z, z, g, r, a, z, g, g, r, r);
   Kernel::diagonal(z, z, g, r, r, index_t(), r, index_t());
+  Kernel::scale(a, r);
   Kernel::divide(z, index_t(), g, g);
   Kernel::transpose(a, b);
-  Kernel::apply_transposed(a, b, b);
+  Kernel::exponentials(sum, index_t());
+  Kernel::scan_square(a, sum, sum);
+  Kernel::score_gradient(a, a, a, b, b, r, r, b);
+  Kernel::score_gradient(a, a, a, b, b, r, r, M);
+  Kernel::multiply(a, b, b);
   Kernel::outer(a, r, r);
-  Kernel::gather(z, g, b, r);
-  Kernel::dots(static_cast<double*>(nullptr), a, b);
-  { Kernel::inner(a, b) } -> std::convertible_to<double>;
+  Kernel::add(a, b);
+  Kernel::gather(z, g, r, b, r);
+  Kernel::template dots<Real>(sum, b, b);
+  { Kernel::template inner<Real>(b, b) } -> std::convertible_to<double>;
+  { Kernel::sums(sum, sum, a) } -> std::convertible_to<double>;
+  Kernel::crossings(sum, sum, a, z);
 };
 
 constexpr index_t round_up(index_t n, index_t multiple) { return (n + multiple - 1) / multiple * multiple; }

@@ -4,6 +4,7 @@
 
 #include <bila/kernel/contract.hpp>
 
+#include <cmath>
 #include <type_traits>
 
 namespace bila::inline v0_1::kernel {
@@ -15,31 +16,17 @@ struct reference {
   template <class Real>
   using wide = std::conditional_t<std::is_same_v<Real, float>, double, long double>;
 
-  template <class Real>
-  static void score(tile<Real> A, operand<Real> q, operand<Real> kt) {
-    for (index_t i = 0; i < A.rows; ++i)
-      for (index_t j = 0; j < A.columns; ++j) {
+  template <class Real, class Weights>
+  static void score(tile<Real> A, Real* z, operand<Real> k, operand<Real> qt, const Weights& M) {
+    for (index_t i = 0; i < A.columns; ++i) {
+      wide<Real> total = 0;
+      for (index_t j = 0; j < A.rows; ++j) {
         wide<Real> sum = 0;
-        for (index_t d = 0; d < q.columns; ++d) sum += wide<Real>(q.row(i)[d]) * kt.row(d)[j];
-        A.row(i)[j] = static_cast<Real>(sum);
+        for (index_t d = 0; d < k.columns; ++d) sum += wide<Real>(k.row(j)[d]) * qt.row(d)[i];
+        A.row(j)[i] = static_cast<Real>(sum * weight(M, j, i));
+        total += A.row(j)[i];
       }
-  }
-
-  template <class Real>
-  static void weigh(tile<Real> A, operand<Real> M, Real* z) {
-    for (index_t i = 0; i < A.rows; ++i) {
-      wide<Real> sum = 0;
-      for (index_t j = 0; j < A.columns; ++j) sum += A.row(i)[j] *= M.row(i)[j];
-      if (z != nullptr) z[i] += static_cast<Real>(sum);
-    }
-  }
-
-  template <class Real>
-  static void weigh(tile<Real> A, const Real* r, const Real* c, Real* z) {
-    for (index_t i = 0; i < A.rows; ++i) {
-      wide<Real> sum = 0;
-      for (index_t j = 0; j < A.columns; ++j) sum += A.row(i)[j] *= r[i] * c[j];
-      if (z != nullptr) z[i] += static_cast<Real>(sum);
+      if (z != nullptr) z[i] += static_cast<Real>(total);
     }
   }
 
@@ -48,20 +35,28 @@ struct reference {
     for (index_t i = 0; i < N.rows; ++i)
       for (index_t d = 0; d < N.columns; ++d) {
         wide<Real> sum = 0;
-        for (index_t j = 0; j < A.columns; ++j) sum += wide<Real>(A.row(i)[j]) * v.row(j)[d];
+        for (index_t j = 0; j < A.rows; ++j) sum += wide<Real>(A.row(j)[i]) * v.row(j)[d];
         N.row(i)[d] += static_cast<Real>(sum);
       }
   }
 
   template <class Real>
-  static void read(tile<Real> N, Real* z, const Real* r, operand<Real> q, operand<Real> S, const Real* s) {
-    for (index_t i = 0; i < N.rows; ++i) {
+  static void read(tile<Real> N, const Real* out, const Real* r, operand<Real> q, operand<Real> S, operand<Real> A, operand<Real> v,
+                   operand<Real> left, ahead* = nullptr) {
+    for (index_t i = 0; i < N.rows; ++i)
       for (index_t d = 0; d < N.columns; ++d) {
         wide<Real> sum = 0;
         for (index_t c = 0; c < q.columns; ++c) sum += wide<Real>(q.row(i)[c]) * S.row(c)[d];
-        N.row(i)[d] += static_cast<Real>(r[i] * sum);
+        sum *= r[i];
+        for (index_t j = 0; j < A.rows; ++j) sum += wide<Real>(A.row(j)[i]) * v.row(j)[d];
+        if (left.data != nullptr) sum += left.row(i)[d];
+        N.row(i)[d] = static_cast<Real>(out == nullptr ? sum : out[i] * sum);
       }
-      if (z == nullptr) continue;
+  }
+
+  template <class Real>
+  static void project(Real* z, const Real* r, operand<Real> q, const Real* s) {
+    for (index_t i = 0; i < q.rows; ++i) {
       wide<Real> sum = 0;
       for (index_t c = 0; c < q.columns; ++c) sum += wide<Real>(q.row(i)[c]) * s[c];
       z[i] += static_cast<Real>(r[i] * sum);
@@ -69,18 +64,25 @@ struct reference {
   }
 
   template <class Real>
-  static void accumulate(tile<Real> S, Real* s, Real g, operand<Real> k, const Real* w, operand<Real> v, tile<Real>) {
+  static void project_transposed(Real* z, const Real* r, operand<Real> qt, const Real* s) {
+    for (index_t i = 0; i < qt.columns; ++i) {
+      wide<Real> sum = 0;
+      for (index_t c = 0; c < qt.rows; ++c) sum += wide<Real>(qt.row(c)[i]) * s[c];
+      z[i] += static_cast<Real>(r[i] * sum);
+    }
+  }
+
+  template <class Real>
+  static void accumulate(tile<Real> S, Real* s, Real g, operand<Real> H, const Real* h, operand<Real> k, const Real* w,
+                         operand<Real> v, tile<Real>, ahead* = nullptr) {
     for (index_t c = 0; c < S.rows; ++c) {
       for (index_t d = 0; d < S.columns; ++d) {
         wide<Real> sum = 0;
-        for (index_t j = 0; j < k.rows; ++j) sum += wide<Real>(w[j]) * k.row(j)[c] * v.row(j)[d];
-        S.row(c)[d] = static_cast<Real>(wide<Real>(g) * S.row(c)[d] + sum);
+        for (index_t j = 0; j < k.rows; ++j) sum += wide<Real>(w == nullptr ? Real(1) : w[j]) * k.row(j)[c] * v.row(j)[d];
+        S.row(c)[d] = static_cast<Real>(wide<Real>(g) * H.row(c)[d] + sum);
       }
-      if (s == nullptr) continue;
-      wide<Real> sum = 0;
-      for (index_t j = 0; j < k.rows; ++j) sum += wide<Real>(w[j]) * k.row(j)[c];
-      s[c] = static_cast<Real>(wide<Real>(g) * s[c] + sum);
     }
+    if (s != nullptr) gather(s, g, h, k, w);
   }
 
   template <class Real>
@@ -108,6 +110,12 @@ struct reference {
   }
 
   template <class Real>
+  static void scale(tile<Real> N, const Real* out) {
+    for (index_t i = 0; i < N.rows; ++i)
+      for (index_t d = 0; d < N.columns; ++d) N.row(i)[d] *= out[i];
+  }
+
+  template <class Real>
   static void divide(Real* n, index_t Dv, Real factor, Real divisor) {
     for (index_t d = 0; d < Dv; ++d) n[d] = factor * n[d] / divisor;
   }
@@ -118,14 +126,49 @@ struct reference {
       for (index_t j = 0; j < k.rows; ++j) kt.row(d)[j] = k.row(j)[d];
   }
 
+  static void exponentials(double* x, index_t n) {
+    for (index_t t = 0; t < n; ++t) x[t] = std::exp(x[t]);
+  }
+
   template <class Real>
-  static void apply_transposed(tile<Real> N, operand<Real> A, operand<Real> q) {
+  static void scan_square(tile<Real> M, const double* up, const double* down) {
+    for (index_t a = 0; a < M.rows; ++a) {
+      M.row(a)[a] = 0;
+      double product = 1;
+      for (index_t b = a + 1; b < M.rows; ++b) M.row(a)[b] = static_cast<Real>(product *= up == nullptr ? 0.0 : up[b]);
+      product = 1;
+      for (index_t b = a - 1; b >= 0; --b) M.row(a)[b] = static_cast<Real>(product *= down == nullptr ? 0.0 : down[b + 1]);
+    }
+  }
+
+  template <class Real, class Weights>
+  static void score_gradient(tile<Real> G, tile<Real> E, tile<Real> A, operand<Real> v, operand<Real> dyt, const Real* a,
+                             const Real* b, const Weights& M) {
+    for (index_t j = 0; j < A.rows; ++j)
+      for (index_t i = 0; i < A.columns; ++i) {
+        wide<Real> sum = 0;
+        for (index_t d = 0; d < v.columns; ++d) sum += wide<Real>(v.row(j)[d]) * dyt.row(d)[i];
+        const wide<Real> g = a[i] * sum + b[i];
+        E.row(j)[i] = static_cast<Real>(g * A.row(j)[i]);
+        G.row(j)[i] = static_cast<Real>(g * weight(M, j, i));
+        A.row(j)[i] *= a[i];
+      }
+  }
+
+  template <class Real>
+  static void multiply(tile<Real> N, operand<Real> A, operand<Real> q) {
     for (index_t j = 0; j < N.rows; ++j)
       for (index_t d = 0; d < N.columns; ++d) {
         wide<Real> sum = 0;
-        for (index_t i = 0; i < A.rows; ++i) sum += wide<Real>(A.row(i)[j]) * q.row(i)[d];
+        for (index_t i = 0; i < A.columns; ++i) sum += wide<Real>(A.row(j)[i]) * q.row(i)[d];
         N.row(j)[d] += static_cast<Real>(sum);
       }
+  }
+
+  template <class Real>
+  static void add(tile<Real> N, operand<Real> x) {
+    for (index_t i = 0; i < N.rows; ++i)
+      for (index_t d = 0; d < N.columns; ++d) N.row(i)[d] += x.row(i)[d];
   }
 
   template <class Real>
@@ -135,16 +178,16 @@ struct reference {
   }
 
   template <class Real>
-  static void gather(Real* s, Real g, operand<Real> k, const Real* w) {
+  static void gather(Real* s, Real g, const Real* h, operand<Real> k, const Real* w) {
     for (index_t c = 0; c < k.columns; ++c) {
       wide<Real> sum = 0;
-      for (index_t j = 0; j < k.rows; ++j) sum += wide<Real>(w[j]) * k.row(j)[c];
-      s[c] = static_cast<Real>(wide<Real>(g) * s[c] + sum);
+      for (index_t j = 0; j < k.rows; ++j) sum += wide<Real>(w == nullptr ? Real(1) : w[j]) * k.row(j)[c];
+      s[c] = static_cast<Real>(wide<Real>(g) * h[c] + sum);
     }
   }
 
   template <class Real>
-  static void dots(double* z, tile<Real> a, operand<Real> b) {
+  static void dots(double* z, operand<Real> a, operand<Real> b) {
     for (index_t i = 0; i < a.rows; ++i) {
       wide<Real> sum = 0;
       for (index_t d = 0; d < a.columns; ++d) sum += wide<Real>(a.row(i)[d]) * b.row(i)[d];
@@ -153,11 +196,50 @@ struct reference {
   }
 
   template <class Real>
-  static double inner(tile<Real> a, operand<Real> b) {
+  static double inner(operand<Real> a, operand<Real> b) {
     wide<Real> sum = 0;
     for (index_t i = 0; i < a.rows; ++i)
       for (index_t d = 0; d < a.columns; ++d) sum += wide<Real>(a.row(i)[d]) * b.row(i)[d];
     return static_cast<double>(sum);
+  }
+
+  template <class Real>
+  static double sums(double* queries, double* keys, tile<Real> E) {
+    double total = 0;
+    for (index_t j = 0; j < E.rows; ++j)
+      for (index_t i = 0; i < E.columns; ++i) {
+        const auto e = static_cast<double>(E.row(j)[i]);
+        queries[i] += e;
+        keys[j] += e;
+        total += e;
+      }
+    return total;
+  }
+
+  template <class Real>
+  static void crossings(double* f, double* b, tile<Real> E, Real*) {
+    for (index_t t = 1; t < E.rows; ++t)
+      for (index_t before = 0; before < t; ++before)
+        for (index_t from = t; from < E.rows; ++from) {
+          if (f != nullptr) f[t] += static_cast<double>(E.row(before)[from]);
+          if (b != nullptr) b[t] += static_cast<double>(E.row(from)[before]);
+        }
+  }
+
+ private:
+  template <class Real>
+  static Real weight(tile<const Real> M, index_t j, index_t i) {
+    return M.row(j)[i];
+  }
+
+  template <class Real>
+  static Real weight(tile<Real> M, index_t j, index_t i) {
+    return M.row(j)[i];
+  }
+
+  template <class Real>
+  static Real weight(const rank_one<Real>& M, index_t j, index_t i) {
+    return M.keys[j] * M.queries[i];
   }
 };
 

@@ -47,25 +47,6 @@ void scan_backward(border_weights<Real>& w, const double* lambda, index_t n) {
   }
 }
 
-/// Below the diagonal M_ij = prod lambda_j+1..i; `row` is room for n numbers.
-template <class Real>
-void scan_lower(tile<Real> M, const double* lambda, double* row) {
-  for (index_t i = 0; i < M.rows; ++i) {
-    for (index_t j = 0; j < i; ++j) M.row(i)[j] = static_cast<Real>(row[j] *= lambda[i]);
-    row[i] = 1;
-  }
-}
-
-/// Above the diagonal M_ij = prod lambda_i+1..j.
-template <class Real>
-void scan_upper(tile<Real> M, const double* lambda, double* row) {
-  const index_t n = M.rows;
-  for (index_t i = n - 1; i >= 0; --i) {
-    for (index_t j = i + 1; j < n; ++j) M.row(i)[j] = static_cast<Real>(row[j] *= lambda[i + 1]);
-    row[i] = 1;
-  }
-}
-
 /// The decays that a state is multiplied with, one after the other, so that their product does not drift.
 ///
 /// 1 - 1e-7 rounds to 1 - 1.2e-7 in float, and 100 000 such factors are off by 2e-3. The rounding error of each factor is therefore
@@ -73,6 +54,10 @@ void scan_upper(tile<Real> M, const double* lambda, double* row) {
 template <class Real>
 class carried_decay {
  public:
+  explicit carried_decay(double owed = 1) : owed_(owed) {}
+
+  double owed() const { return owed_; }
+
   Real operator()(double decay) {
     const double wanted = decay * owed_;
     const Real applied = (std::min)(static_cast<Real>(wanted), Real(1));
@@ -81,7 +66,7 @@ class carried_decay {
   }
 
  private:
-  double owed_ = 1;
+  double owed_;
 };
 
 /// The decay that a state has not been multiplied with yet, when tokens come one by one.
@@ -91,6 +76,8 @@ class carried_decay {
 /// settled when held() would fall below 1/2. The true state is held() times the stored one.
 class held_decay {
  public:
+  explicit held_decay(double held = 1) : held_(held) {}
+
   double held() const { return held_; }
 
   /// Decays the state; returns what the stored state is to be multiplied with now.
@@ -100,7 +87,7 @@ class held_decay {
   }
 
  private:
-  double held_ = 1;
+  double held_;
 };
 
 }  // namespace bila::inline v0_1::kernel

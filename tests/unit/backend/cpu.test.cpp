@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <set>
 #include <thread>
+#include <variant>
 #include <vector>
 
 namespace {
@@ -67,6 +68,8 @@ TEST_CASE("one thread asks no executor and starts no thread") {
   const auto tiny = some_problem(1, 1, 1, 1);  // nothing to share
   test::evaluate<float>(bila::form::full{}, tiny, {.threads = 8});
   CHECK(threads_now() == before);
+  for (const auto& form : test::all_forms) test::evaluate(form, some_problem(1, 3), {.threads = 8});  // not worth a thread
+  CHECK(threads_now() == before);
 }
 
 TEST_CASE("the defaults: one thread, the process's pool, the thread's own memory") {
@@ -113,24 +116,42 @@ TEST_CASE("run_tasks runs every task once, in no more workers than asked for, ea
     }
 }
 
-TEST_CASE("an executor is asked once a call, for at most as many tasks as threads, and gives the same bits") {
+// The linear forms cut a head that too few threads would share into two halves, which pause for each other in between.
+TEST_CASE("an executor is asked once a call, or for halves that meet twice; for at most as many tasks as threads; same bits") {
   for (const auto& form : test::all_forms)
     for (const index_t heads : {1, 2, 6}) {
       INFO(test::name_of(form) << ", " << heads << " heads");
       const auto x = some_problem(2, heads / 2 + heads % 2);
+      const index_t all_heads = 2 * x.size.H;
       const auto alone = test::evaluate(form, x);
       for (const int threads : {2, 3, 16}) {
         noting_executor backwards;
         const auto y = test::evaluate(form, x, {.threads = threads, .executor = &backwards});
         CHECK(y.intact);
         CHECK(same_bits(y.y, alone.y));
-        REQUIRE(backwards.asked.size() == 1);
+        const bool cut = all_heads % threads != 0 && all_heads < 4 * threads;
+        const bool meets = !std::holds_alternative<bila::form::full>(form);
+        REQUIRE(backwards.asked.size() == (cut && meets ? 2 : 1));
         CHECK((backwards.asked[0] >= 2 && backwards.asked[0] <= threads));
+        CHECK(backwards.asked.back() == backwards.asked[0]);
         CHECK(backwards.thread == std::this_thread::get_id());
 
         thread_each at_once;
         CHECK(same_bits(test::evaluate(form, x, {.threads = threads, .executor = &at_once}).y, alone.y));
       }
+    }
+}
+
+TEST_CASE("one direction has no halves: an executor is asked once") {
+  for (const auto& form : test::all_forms)
+    for (const auto direction : {bila::direction::forward, bila::direction::backward}) {
+      INFO(test::name_of(form) << ", " << test::name_of(direction));
+      auto x = some_problem(1, 1);
+      x.direction = direction;
+      const auto alone = test::evaluate(form, x);
+      noting_executor backwards;
+      CHECK(same_bits(test::evaluate(form, x, {.threads = 2, .executor = &backwards}).y, alone.y));
+      CHECK(backwards.asked == std::vector<index_t>{2});
     }
 }
 

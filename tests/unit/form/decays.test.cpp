@@ -4,10 +4,13 @@
 #include "support/oracle.hpp"
 
 #include <bila/form/decays.hpp>
+#include <bila/kernel/eigen.hpp>
+#include <bila/kernel/reference.hpp>
 
 #include <cmath>
 #include <limits>
 #include <set>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -32,6 +35,7 @@ struct noting_mask {
 };
 
 struct barely_positive {
+  static constexpr bila::gap gaps = bila::gap::per_token;
   double log_forward(index_t, index_t, index_t) const { return 9e-7; }
   double log_backward(index_t, index_t, index_t) const { return -std::numeric_limits<double>::infinity(); }
 };
@@ -49,6 +53,8 @@ bila::form::head<double, Mask> head_of(const Mask& mask, index_t L, index_t firs
   x.mask = {&mask, 4, 5, first};
   x.diagonal = 7;
   x.direction = direction::both;
+  x.initial_forward.decay = 0.75;
+  x.initial_backward.decay = 0.625;
   return x;
 }
 
@@ -56,59 +62,142 @@ bool near(double x, double exact) { return std::fabs(x - exact) <= 16 * std::num
 
 }  // namespace
 
-TEST_CASE("gaps 0 and L of a segment are never asked for, all between are") {
+TEMPLATE_TEST_CASE("gaps 0 and L of a segment are never asked for, all between are; a given state enters by its own decay", "",
+                   bila::kernel::reference, bila::kernel::eigen) {
   std::set<index_t> asked;
   const noting_mask mask{&asked};
   for (const index_t first : {0, 10}) {  // where the segment begins
     const auto x = head_of(mask, 6, first);
-    std::vector<double> lambda(7, std::numeric_limits<double>::quiet_NaN());
-    asked.clear();
-    bila::form::fill_decays<direction::forward>(x, 0, 6, lambda.data());
-    bila::form::fill_decays<direction::backward>(x, 0, 6, lambda.data());
-    CHECK(asked == std::set<index_t>{first + 1, first + 2, first + 3, first + 4, first + 5});
-    CHECK((lambda[0] == 1 && lambda[6] == 1));
-    for (index_t t = 1; t < 6; ++t)
-      CHECK(near(lambda[static_cast<std::size_t>(t)], std::pow(3.0, -static_cast<double>(first + t))));
+    std::vector<double> lambda(8, std::numeric_limits<double>::quiet_NaN());
+    for (const bool backwards : {false, true}) {
+      asked.clear();
+      if (backwards)
+        bila::form::fill_decays<TestType, direction::backward>(x, 0, 6, lambda.data());
+      else
+        bila::form::fill_decays<TestType, direction::forward>(x, 0, 6, lambda.data());
+      CHECK(asked == std::set<index_t>{first + 1, first + 2, first + 3, first + 4, first + 5});
+      const double initial = backwards ? 0.625 : 0.75;
+      CHECK((lambda[0] == initial && lambda[6] == initial));
+      for (index_t t = 1; t < 6; ++t)
+        CHECK(near(lambda[static_cast<std::size_t>(t)], std::pow(backwards ? 3.0 : 2.0, -static_cast<double>(first + t))));
+      CHECK(std::isnan(lambda[7]));
+    }
   }
 }
 
-TEST_CASE("a chunk in the middle reads the gaps at both of its borders") {
+TEMPLATE_TEST_CASE("a chunk reads the gaps at both of its borders, if they are not the segment's", "", bila::kernel::reference,
+                   bila::kernel::eigen) {
   std::set<index_t> asked;
   const noting_mask mask{&asked};
   const auto x = head_of(mask, 9);
-  std::vector<double> lambda(4, std::numeric_limits<double>::quiet_NaN());
-  bila::form::fill_decays<direction::forward>(x, 3, 3, lambda.data());
-  CHECK(asked == std::set<index_t>{3, 4, 5, 6});
-  for (std::size_t m = 0; m < 4; ++m) CHECK(near(lambda[m], std::pow(2.0, -static_cast<double>(3 + m))));
+  for (const index_t first : {0, 3, 6}) {
+    std::vector<double> lambda(5, std::numeric_limits<double>::quiet_NaN());
+    asked.clear();
+    bila::form::fill_decays<TestType, direction::forward>(x, first, 3, lambda.data());
+    std::set<index_t> expected{first, first + 1, first + 2, first + 3};
+    expected.erase(0);
+    expected.erase(9);
+    CHECK(asked == expected);
+    for (index_t m = 0; m < 4; ++m) {
+      const bool outside = first + m == 0 || first + m == 9;
+      CHECK(near(lambda[static_cast<std::size_t>(m)], outside ? 0.75 : std::pow(2.0, -static_cast<double>(first + m))));
+    }
+    CHECK(std::isnan(lambda[4]));
+  }
+  std::vector<double> lambda(2);
+  const auto token = head_of(mask, 1);  // no gap of its own
+  asked.clear();
+  bila::form::fill_decays<TestType, direction::backward>(token, 0, 1, lambda.data());
+  CHECK((asked.empty() && lambda == std::vector<double>{0.625, 0.625}));
 }
 
-TEST_CASE("a log decay just above zero counts as zero") {
+TEMPLATE_TEST_CASE("one decay a head fills every gap but those by which a state enters", "", bila::kernel::reference,
+                   bila::kernel::eigen) {
+  const one_decay mask;
+  const auto x = head_of(mask, 9);
+  for (const index_t first : {0, 3, 6}) {
+    std::vector<double> lambda(5, std::numeric_limits<double>::quiet_NaN());
+    bila::form::fill_decays<TestType, direction::backward>(x, first, 3, lambda.data());
+    for (index_t m = 0; m < 4; ++m)
+      CHECK(lambda[static_cast<std::size_t>(m)] == (first + m == 0 || first + m == 9 ? 0.625 : std::exp(std::log(0.25))));
+    CHECK(std::isnan(lambda[4]));
+  }
+}
+
+TEMPLATE_TEST_CASE("a log decay just above zero counts as zero, one of minus infinity cuts", "", bila::kernel::reference,
+                   bila::kernel::eigen) {
   const barely_positive mask;
   const auto x = head_of(mask, 5);
-  CHECK(x.mask.decay<direction::forward>(2) == 1);
-  CHECK(x.mask.decay<direction::backward>(2) == 0);
+  CHECK(x.mask.template decay<direction::forward>(2) == 1);
+  CHECK(x.mask.template decay<direction::backward>(2) == 0);
+  std::vector<double> forward(6), backward(6);
+  bila::form::fill_decays<TestType, direction::forward>(x, 0, 5, forward.data());
+  bila::form::fill_decays<TestType, direction::backward>(x, 0, 5, backward.data());
+  CHECK(forward == std::vector<double>{0.75, 1, 1, 1, 1, 0.75});
+  CHECK(backward == std::vector<double>{0.625, 0, 0, 0, 0, 0.625});
 }
 
-TEST_CASE("the block of a chunk: below, on and above the diagonal, zero where the direction does not look") {
+TEST_CASE("either way's decays have a place of their own, for the gaps at both borders too") {
+  using bila::kernel::reference;
+  bila::kernel::arena counter;
+  const bila::form::gap_decays nowhere(counter, 7, std::type_identity<reference>());
+  CHECK((nowhere.forward == nullptr && nowhere.backward == nullptr && counter.used() >= 2 * 8 * sizeof(double)));
+  alignas(bila::kernel::arena::alignment) std::byte memory[256];
+  REQUIRE(counter.used() <= sizeof(memory));
+  bila::kernel::arena arena(memory);
+  const bila::form::gap_decays here(arena, 7, std::type_identity<reference>());
+  CHECK((here.way<direction::forward>() == here.forward && here.way<direction::backward>() == here.backward));
+  CHECK((here.backward - here.forward >= 8 || here.forward - here.backward >= 8));
+}
+
+TEMPLATE_TEST_CASE("what crosses a chunk's borders is taken from the decays of its way", "", float, double) {
+  bila::kernel::arena counter;
+  bila::form::gap_decays decays(counter, 3, std::type_identity<bila::kernel::reference>());
+  std::vector<double> forward{0.5, 0.25, 0.125, 0.0625}, backward{0.5, 0.5, 0.25, 0.25};
+  decays.forward = forward.data();
+  decays.backward = backward.data();
+  std::vector<TestType> read(3), write(3);
+  bila::kernel::border_weights<TestType> border{read.data(), write.data()};
+  bila::form::scan_border<direction::forward>(decays, 3, border);
+  CHECK(read == std::vector<TestType>{TestType(0x1p-1), TestType(0x1p-3), TestType(0x1p-6)});
+  CHECK(write == std::vector<TestType>{TestType(0x1p-5), TestType(0x1p-3), 1});
+  CHECK(border.total == 0x1p-6);
+  bila::form::scan_border<direction::backward>(decays, 3, border);
+  CHECK(read == std::vector<TestType>{TestType(0x1p-5), TestType(0x1p-4), TestType(0x1p-2)});
+  CHECK(write == std::vector<TestType>{1, TestType(0x1p-1), TestType(0x1p-3)});
+  CHECK(border.total == 0x1p-5);
+}
+
+TEMPLATE_TEST_CASE("the block of a chunk: keys in rows, zero where the direction does not look and in the padding", "",
+                   bila::kernel::reference, bila::kernel::eigen) {
   const one_decay mask;
   auto x = head_of(mask, 20);
-  for (const direction way : {direction::both, direction::forward, direction::backward}) {
-    x.direction = way;
-    std::vector<double> memory(4 * 8, std::numeric_limits<double>::quiet_NaN()), lambda(5), row(4);
-    const bila::kernel::tile<double> M{memory.data(), 4, 4, 8};
-    bila::form::scan_block(x, 8, M, lambda.data(), row.data(), true);
-    for (const bool again : {false, true}) {
-      if (again) bila::form::scan_block(x, 12, M, lambda.data(), row.data(), false);
-      for (index_t i = 0; i < 4; ++i)
-        for (index_t j = 0; j < 8; ++j) {
-          const auto apart = static_cast<double>(std::abs(i - j));
-          const double expected = j >= 4                                ? 0
-                                  : i == j                              ? 7
-                                  : i > j && way != direction::backward ? std::pow(0.5, apart)
-                                  : i < j && way != direction::forward  ? std::pow(0.25, apart)
-                                                                        : 0;
-          CHECK(near(M.row(i)[j], expected));
-        }
-    }
-  }
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  constexpr index_t lanes = TestType::template lanes<double>;
+  for (const direction way : {direction::both, direction::forward, direction::backward})
+    for (const index_t n : {1, 4, 8, 11})
+      for (const double diagonal : {7.0, 1.0, 0.0}) {
+        x.direction = way;
+        // A way that the call does not look has no decays at hand.
+        std::vector<double> forward(static_cast<std::size_t>(n + 1), way == direction::backward ? nan : 0.5),
+            backward(static_cast<std::size_t>(n + 1), way == direction::forward ? nan : 0.25);
+        bila::kernel::arena counter;
+        bila::form::gap_decays decays(counter, n, std::type_identity<TestType>());
+        decays.forward = forward.data();
+        decays.backward = backward.data();
+        std::vector<double> memory(static_cast<std::size_t>(n * 16), nan);
+        const bila::kernel::tile<double> M{memory.data(), n, n, 16};
+        bila::form::scan_block<TestType>(x, M, decays, diagonal);
+        const index_t written = bila::kernel::round_up(n, lanes);
+        for (index_t j = 0; j < n; ++j)
+          for (index_t i = 0; i < 16; ++i) {
+            const auto apart = static_cast<double>(std::abs(i - j));
+            const double expected = i >= n                                ? 0
+                                    : i == j                              ? diagonal
+                                    : i > j && way != direction::backward ? std::pow(0.5, apart)
+                                    : i < j && way != direction::forward  ? std::pow(0.25, apart)
+                                                                          : 0;
+            CHECK((i < written ? near(M.row(j)[i], expected) : std::isnan(M.row(j)[i])));
+          }
+      }
 }

@@ -2,19 +2,40 @@
 // How the work of one head is shared, and how a row leaves.
 #include "support/catch.hpp"
 
+#include <bila/backend/denormals.hpp>
 #include <bila/form/head.hpp>
+#include <bila/kernel/eigen.hpp>
 #include <bila/kernel/reference.hpp>
 #include <bila/norm/max_one.hpp>
 #include <bila/norm/row_sum.hpp>
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
 namespace {
 
 using bila::index_t;
+using bila::kernel::tile;
+
+constexpr index_t stride = 16;  // numbers: every packet
+
+/// Rows of a padded tile.
+template <class Real>
+std::vector<Real> padded(const std::vector<std::vector<Real>>& rows) {
+  std::vector<Real> result(rows.size() * stride);
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    std::copy(rows[i].begin(), rows[i].end(), result.begin() + static_cast<index_t>(i) * stride);
+  return result;
+}
 
 struct no_mask {};
+
+template <class Kernel, class Real>
+struct on {
+  using kernel = Kernel;
+  using real = Real;
+};
 
 struct fixed_quotient {
   static constexpr bool uses_row_sum = true;
@@ -58,20 +79,145 @@ TEST_CASE("shares of columns cover every value feature once, in order") {
     }
 }
 
-TEST_CASE("a finished row is factor N / divisor, and zero where the divisor is zero") {
-  std::vector<double> N{2, 4, 6, 8, std::nan(""), 1}, y(8, 99), row_sum(4, 99);
-  const std::vector<double> z{2, 0.5, 0};
+TEMPLATE_TEST_CASE("a finished row is factor N / divisor, and zero where the divisor is zero", "", bila::kernel::reference,
+                   bila::kernel::eigen) {
+  std::vector<double> N = padded<double>({{2, 4}, {6, 8}, {std::nan(""), 1}}), y(8, 99), row_sum(4, 99);
+  std::vector<double> z(stride), out(stride, std::nan(""));
+  std::copy_n(std::vector<double>{2, 0.5, 0}.begin(), 3, z.begin());
   bila::form::head<double, no_mask> head{};
   head.y = {y.data(), 4, 2, 2, 1};
   head.row_sum = {row_sum.data(), 4, 1, 1, 1};
   head.scale = 3;
-  const bila::kernel::tile<double> rows{N.data(), 3, 2, 2};
-  bila::form::finish<bila::kernel::reference>(head, 1, rows, z.data(), fixed_quotient{});
+  bila::form::finish<TestType>(head, 1, tile<double>{N.data(), 3, 2, stride}, z.data(), out.data(), fixed_quotient{});
   CHECK(y == std::vector<double>{99, 99, 3, 6, 36, 48, 0, 0});
   CHECK(row_sum == std::vector<double>{99, 2, 0.5, 0});  // without the scale
 
-  N = {2, 4, 6, 8, 10, 12};
-  bila::form::finish<bila::kernel::reference>(head, 0, rows, static_cast<const double*>(nullptr), ignores_row_sum{});
+  N = padded<double>({{2, 4}, {6, 8}, {10, 12}});
+  bila::form::finish<TestType>(head, 0, tile<double>{N.data(), 3, 2, stride}, static_cast<const double*>(nullptr), out.data(),
+                               ignores_row_sum{});
   CHECK(y == std::vector<double>{1, 2, 3, 4, 5, 6, 0, 0});
   CHECK(row_sum == std::vector<double>{99, 2, 0.5, 0});
+}
+
+TEMPLATE_TEST_CASE("one reciprocal a row, unless it is no normal number", "", float, double) {
+  using limits = std::numeric_limits<TestType>;
+  const std::vector<TestType> z{2, -4, 0, limits::infinity(), limits::min(), 1 / limits::min(), limits::quiet_NaN()};
+  const auto n = static_cast<index_t>(z.size());
+  std::vector<TestType> out(z.size() + 1, 99);
+  CHECK(bila::form::reciprocals(out.data(), z.data(), n, fixed_quotient{}, 3));
+  CHECK((out[0] == TestType(1.5) && out[1] == TestType(-0.75) && out[2] == 0 && out[3] == 0));
+  CHECK((out[4] == 3 / limits::min() && out[5] == 3 * limits::min() && std::isnan(out[6]) && out[7] == 99));
+
+  for (const TestType extreme : {limits::denorm_min(), limits::min() / 8, limits::max(), 2 / limits::min(), -limits::max()}) {
+    const std::vector<TestType> rows{2, extreme, 0};
+    CHECK_FALSE(bila::form::reciprocals(out.data(), rows.data(), 3, fixed_quotient{}, 3));
+    CHECK((out[0] == TestType(1.5) && out[1] == 1 && out[2] == 0));
+  }
+  // A norm that does not ask for row sums need not be given any.
+  CHECK(bila::form::reciprocals(out.data(), static_cast<const TestType*>(nullptr), 2, ignores_row_sum{}, 3));
+  CHECK((out[0] == TestType(0.5) && out[1] == TestType(0.5)));
+}
+
+TEMPLATE_TEST_CASE("a row is factor N / divisor to three roundings, however large or small its divisor", "",
+                   (on<bila::kernel::reference, float>), (on<bila::kernel::reference, double>), (on<bila::kernel::eigen, float>),
+                   (on<bila::kernel::eigen, double>)) {
+  using Kernel = typename TestType::kernel;
+  using Real = typename TestType::real;
+  using limits = std::numeric_limits<Real>;
+  const long double u = limits::epsilon() / 2;
+  for (int power = limits::min_exponent - limits::digits; power < limits::max_exponent; ++power) {
+    const Real divisor = std::ldexp(Real(1.37L), power), numerator = std::ldexp(Real(1.81L), (power + 1) / 2);
+    std::vector<Real> N = padded<Real>({{numerator, -numerator}, {numerator, 1}}), y(4), z(stride), out(stride);
+    z[0] = divisor;
+    z[1] = 2;
+    bila::form::head<Real, no_mask> head{};
+    head.y = {y.data(), 2, 2, 2, 1};
+    head.scale = 0.7;
+    bila::form::finish<Kernel>(head, 0, tile<Real>{N.data(), 2, 2, stride}, z.data(), out.data(), fixed_quotient{});
+    const long double exact = static_cast<long double>(Real(0.7)) * numerator / divisor,
+                      beside = static_cast<long double>(Real(0.7)) * numerator / 2;
+    INFO("divisor 1.37 * 2^" << power);
+    CHECK(std::fabs(y[0] - exact) <= 3 * u * exact);
+    CHECK(y[1] == -y[0]);
+    CHECK(std::fabs(y[2] - beside) <= 3 * u * beside);
+  }
+}
+
+TEMPLATE_TEST_CASE("max_one's rows are right up to the largest row sums, in the mode in which calls run", "",
+                   (on<bila::kernel::reference, float>), (on<bila::kernel::reference, double>), (on<bila::kernel::eigen, float>),
+                   (on<bila::kernel::eigen, double>)) {
+  using Kernel = typename TestType::kernel;
+  using Real = typename TestType::real;
+  using limits = std::numeric_limits<Real>;
+  const long double u = limits::epsilon() / 2;
+  for (int power = limits::max_exponent - 12; power < limits::max_exponent; ++power) {
+    const Real Z = std::ldexp(Real(1.37L), power);
+    std::vector<Real> N = padded<Real>({{Z, Z / 2}}), y(2), z(stride), out(stride);
+    z[0] = Z;
+    bila::form::head<Real, no_mask> head{};
+    head.y = {y.data(), 1, 2, 2, 1};
+    head.scale = 0.125;
+    {
+      const bila::detail::flush_denormals guard;
+      bila::form::finish<Kernel>(head, 0, tile<Real>{N.data(), 1, 2, stride}, z.data(), out.data(), bila::norm::max_one{});
+    }
+    INFO("row sum 1.37 * 2^" << power);
+    CHECK(std::fabs(y[0] - 1.0L) <= 3 * u);
+    CHECK(std::fabs(y[1] - 0.5L) <= 3 * u);
+  }
+}
+
+TEMPLATE_TEST_CASE("a sweep starts from the given state or from zero, padding included, and keeps what is wanted", "",
+                   (on<bila::kernel::reference, float>), (on<bila::kernel::reference, double>), (on<bila::kernel::eigen, float>),
+                   (on<bila::kernel::eigen, double>)) {
+  using Kernel = typename TestType::kernel;
+  using Real = typename TestType::real;
+  using bila::form::head_state;
+  constexpr Real nan = std::numeric_limits<Real>::quiet_NaN();
+  constexpr index_t Dk = 3, Dv = 5, lanes = Kernel::template lanes<Real>;
+  std::vector<Real> given(2 * Dk * Dv), sums(2 * Dk);
+  for (std::size_t n = 0; n < given.size(); ++n) given[n] = static_cast<Real>(n + 1);
+  for (std::size_t n = 0; n < sums.size(); ++n) sums[n] = -static_cast<Real>(n + 1);
+  const bila::rows<const Real> S_given{given.data(), Dk, Dv, 2 * Dv, 2}, z_given{sums.data(), Dk, 1, 2, 1};
+  for (const bool with_S : {false, true})
+    for (const bool with_z : {false, true}) {
+      if (with_z && !with_S) continue;
+      std::vector<Real> memory((Dk + 1) * stride, nan), s(stride + 1, nan);
+      const tile<Real> S{memory.data(), Dk, Dv, stride};
+      head_state<const Real> from;
+      if (with_S) from.S = S_given;
+      if (with_z) from.z = z_given;
+      bila::form::start<Kernel>(S, s.data(), from);
+      for (index_t c = 0; c < Dk; ++c)
+        for (index_t d = 0; d < stride; ++d) CHECK(S.row(c)[d] == (with_S && d < Dv ? S_given(c, d) : Real(0)));
+      for (index_t c = 0; c < stride; ++c) {
+        if (c < bila::kernel::round_up(Dk, lanes))
+          CHECK(s[static_cast<std::size_t>(c)] == (with_z && c < Dk ? z_given(c, 0) : Real(0)));
+        else
+          CHECK(std::isnan(s[static_cast<std::size_t>(c)]));
+      }
+      CHECK(std::isnan(memory[Dk * stride]));
+
+      std::vector<Real> S_kept(2 * Dk * Dv, 99), z_kept(2 * Dk, 99);
+      const bila::rows<Real> S_to{S_kept.data(), Dk, Dv, 2 * Dv, 2}, z_to{z_kept.data(), Dk, 1, 2, 1};
+      bila::form::keep(head_state<Real>{}, S, s.data());
+      bila::form::keep(head_state<Real>{{}, z_to}, S, static_cast<const Real*>(nullptr));
+      CHECK(z_kept == std::vector<Real>(2 * Dk, 99));
+      bila::form::keep(head_state<Real>{S_to, z_to}, S, s.data());
+      for (index_t c = 0; c < Dk; ++c) {
+        CHECK(z_to(c, 0) == s[static_cast<std::size_t>(c)]);
+        for (index_t d = 0; d < Dv; ++d) CHECK((S_to(c, d) == S.row(c)[d] && (&S_to(c, d))[1] == 99));
+      }
+    }
+}
+
+TEST_CASE("a share has its half, or both") {
+  using bila::form::share;
+  using bila::form::stage;
+  CHECK((share{}.has_half(0) && share{}.has_half(1)));
+  for (const stage at : {stage::leaving, stage::finishing})
+    for (const index_t n : {0, 1}) {
+      const share part{0, 1, at, n};
+      CHECK((part.has_half(n) && !part.has_half(1 - n)));
+    }
 }

@@ -61,7 +61,7 @@ bool same_bits(const plain<Real>& a, const plain<Real>& b) {
   return a.rows == b.rows && a.columns == b.columns && std::memcmp(a.x.data(), b.x.data(), a.x.size() * sizeof(Real)) == 0;
 }
 
-/// Where a tile lies: elements past an aligned address, and packets (or elements) between its rows.
+/// Where a tile lies: elements past an aligned address, and packets (elements, if its rows are whole packets) between its rows.
 struct place {
   index_t offset = 0, apart = 0;
 };
@@ -75,7 +75,7 @@ class room {
   room(const plain<Real>& from, kind what, place where) : rows_(from.rows), columns_(from.columns), first_(guard + where.offset) {
     const index_t lanes = what == kind::padded ? Kernel::template lanes<Real> : 1;
     width_ = bila::kernel::round_up(columns_, lanes);
-    stride_ = width_ + where.apart * lanes;
+    stride_ = width_ + where.apart * (width_ == columns_ ? 1 : lanes);
     memory_.assign(static_cast<std::size_t>(first_ + rows_ * stride_ + guard), std::numeric_limits<Real>::quiet_NaN());
     for (index_t i = 0; i < rows_; ++i)
       for (index_t j = 0; j < width_; ++j) at(i, j) = j < columns_ ? from(i, j) : Real(0);
@@ -94,16 +94,26 @@ class room {
     return result;
   }
 
-  /// The poison is still there, and so are the zeros of the padding.
-  bool clean() {
-    std::vector<Real> expected(memory_.size(), std::numeric_limits<Real>::quiet_NaN());
+  /// The poison around the tile is still there.
+  bool within() {
+    std::vector<bool> own(memory_.size());
     for (index_t i = 0; i < rows_; ++i)
-      for (index_t j = 0; j < width_; ++j)
-        expected[static_cast<std::size_t>(first_ + i * stride_ + j)] = j < columns_ ? at(i, j) : Real(0);
+      for (index_t j = 0; j < width_; ++j) own[static_cast<std::size_t>(first_ + i * stride_ + j)] = true;
     for (std::size_t n = 0; n < memory_.size(); ++n)
-      if (std::isnan(expected[n]) ? !std::isnan(memory_[n]) : memory_[n] != expected[n]) return false;
+      if (!own[n] && !std::isnan(memory_[n])) return false;
     return true;
   }
+
+  /// And so are the zeros of the padding.
+  bool clean() {
+    for (index_t i = 0; i < rows_; ++i)
+      for (index_t j = columns_; j < width_; ++j)
+        if (!(at(i, j) == 0)) return false;
+    return within();
+  }
+
+  /// What a verb only reads.
+  bool kept(const plain<Real>& from) { return clean() && same_bits(content(), from); }
 
  private:
   static constexpr index_t guard = 64;  // elements
@@ -118,60 +128,116 @@ class room {
 template <class Kernel, class Real>
 struct verbs {
   using space = room<Kernel, Real>;
-  static constexpr auto padded = space::kind::padded;
-  static constexpr auto by_element = space::kind::by_element;
   using matrix = plain<Real>;
+  using doubles = room<Kernel, double>;
+  using row_of_doubles = plain<double>;
 
   place where{};
 
-  space tile_of(const matrix& x) const { return space(x, padded, where); }
-  space elements_of(const matrix& x) const { return space(x, by_element, where); }
+  space tile_of(const matrix& x) const { return space(x, space::kind::padded, where); }
+  space elements_of(const matrix& x) const { return space(x, space::kind::by_element, where); }
+  doubles doubles_of(const row_of_doubles& x) const { return doubles(x, doubles::kind::by_element, where); }
 
-  matrix score(const matrix& q, const matrix& kt) const {
-    space A = tile_of(matrix(q.rows, kt.columns)), left = elements_of(q), right = tile_of(kt);
-    A.forget();
-    Kernel::score(A.get(), left.get(), right.get());
-    CHECK((A.clean() && left.clean() && right.clean()));
-    return A.content();
+  /// A tile or a vector that may be absent.
+  class perhaps {
+   public:
+    perhaps(const verbs& run, const matrix* x, bool padded = true) : from_(x), there_(x != nullptr) {
+      if (there_) memory_.push_back(padded ? run.tile_of(*x) : run.elements_of(*x));
+    }
+
+    tile<const Real> get() { return there_ ? tile<const Real>(memory_[0].get()) : tile<const Real>{}; }
+    Real* numbers() { return there_ ? memory_[0].numbers() : nullptr; }
+    bool kept() { return !there_ || memory_[0].kept(*from_); }
+    bool clean() { return !there_ || memory_[0].clean(); }
+    matrix content() { return there_ ? memory_[0].content() : matrix(0, 0); }
+
+   private:
+    const matrix* from_;
+    bool there_;
+    std::vector<space> memory_;
+  };
+
+  /// Weights (keys, queries) of rank one; those of the keys are read one by one.
+  struct factors {
+    matrix keys, queries;
+  };
+
+  struct scores {
+    matrix A, z;
+  };
+
+  scores score(const matrix& k, const matrix& qt, const matrix& M, const matrix* z) const {
+    space weights = tile_of(M);
+    const auto result = score_with(k, qt, tile<const Real>(weights.get()), z);
+    CHECK(weights.kept(M));
+    return result;
   }
 
-  std::pair<matrix, matrix> weigh(const matrix& scores, const matrix& M, const matrix& z, bool sums = true) const {
-    space A = tile_of(scores), weights = tile_of(M), sum = elements_of(z);
-    Kernel::weigh(A.get(), weights.get(), sums ? sum.numbers() : nullptr);
-    CHECK((A.clean() && weights.clean() && sum.clean()));
-    return {A.content(), sum.content()};
-  }
-
-  std::pair<matrix, matrix> weigh(const matrix& scores, const matrix& r, const matrix& c, const matrix& z, bool sums = true) const {
-    space A = tile_of(scores), left = elements_of(r), right = tile_of(c), sum = elements_of(z);
-    Kernel::weigh(A.get(), left.numbers(), right.numbers(), sums ? sum.numbers() : nullptr);
-    CHECK((A.clean() && left.clean() && right.clean() && sum.clean()));
-    return {A.content(), sum.content()};
+  scores score(const matrix& k, const matrix& qt, const factors& M, const matrix* z) const {
+    space keys = elements_of(M.keys), queries = tile_of(M.queries);
+    const auto result = score_with(k, qt, bila::kernel::rank_one<Real>{keys.numbers(), queries.numbers()}, z);
+    CHECK((keys.kept(M.keys) && queries.kept(M.queries)));
+    return result;
   }
 
   matrix apply(const matrix& before, const matrix& A, const matrix& v) const {
     space N = tile_of(before), left = tile_of(A), right = tile_of(v);
     Kernel::apply(N.get(), left.get(), right.get());
-    CHECK((N.clean() && left.clean() && right.clean()));
+    CHECK((N.clean() && left.kept(A) && right.kept(v)));
     return N.content();
   }
 
-  std::pair<matrix, matrix> read(const matrix& before, const matrix& z, const matrix& r, const matrix& q, const matrix& S,
-                                 const matrix& s, bool sums = true) const {
-    space N = tile_of(before), sum = elements_of(z), weight = elements_of(r), left = elements_of(q), state = tile_of(S),
-          row = tile_of(s);
-    Kernel::read(N.get(), sums ? sum.numbers() : nullptr, weight.numbers(), left.get(), state.get(), row.numbers());
-    CHECK((N.clean() && sum.clean() && weight.clean() && left.clean() && state.clean() && row.clean()));
-    return {N.content(), sum.content()};
+  /// What `read` may be asked to add and to multiply with.
+  struct besides {
+    const matrix *out = nullptr, *A = nullptr, *v = nullptr, *left = nullptr;
+  };
+
+  matrix read(const matrix& r, const matrix& q, const matrix& S, const besides& x, bool onto_left = false) const {
+    space N = tile_of(onto_left ? *x.left : matrix(q.rows, S.columns)), weight = tile_of(r), queries = tile_of(q),
+          from = tile_of(S);
+    perhaps out(*this, x.out), A(*this, x.A), v(*this, x.v), left(*this, onto_left ? nullptr : x.left);
+    if (!onto_left) N.forget();
+    Kernel::read(N.get(), static_cast<const Real*>(out.numbers()), static_cast<const Real*>(weight.numbers()), queries.get(),
+                 from.get(), A.get(), v.get(), onto_left ? tile<const Real>(N.get()) : left.get());
+    CHECK((N.clean() && weight.kept(r) && queries.kept(q) && from.kept(S)));
+    CHECK((out.kept() && A.kept() && v.kept() && left.kept()));
+    return N.content();
   }
 
-  std::pair<matrix, matrix> accumulate(const matrix& before, const matrix& s, Real g, const matrix& k, const matrix& w,
-                                       const matrix& v, bool sums = true) const {
-    space S = tile_of(before), row = tile_of(s), left = elements_of(k), weight = elements_of(w), right = tile_of(v), x = tile_of(k);
+  matrix project(const matrix& z, const matrix& r, const matrix& q, const matrix& s) const {
+    space sum = tile_of(z), weight = tile_of(r), queries = tile_of(q), sums = tile_of(s);
+    Kernel::project(sum.numbers(), weight.numbers(), queries.get(), sums.numbers());
+    CHECK((sum.clean() && weight.kept(r) && queries.kept(q) && sums.kept(s)));
+    return sum.content();
+  }
+
+  matrix project_transposed(const matrix& z, const matrix& r, const matrix& qt, const matrix& s) const {
+    space sum = tile_of(z), weight = tile_of(r), queries = tile_of(qt), sums = elements_of(s);
+    Kernel::project_transposed(sum.numbers(), weight.numbers(), queries.get(), sums.numbers());
+    CHECK((sum.clean() && weight.kept(r) && queries.kept(qt) && sums.kept(s)));
+    return sum.content();
+  }
+
+  struct state {
+    matrix S, s;
+  };
+
+  /// `h` is null when row sums are not wanted, `w` for weights of one.
+  state accumulate(Real g, const matrix& H, const matrix* h, const matrix& k, const matrix* w, const matrix& v,
+                   bool in_place = false) const {
+    space S = tile_of(H), before = tile_of(H), keys = tile_of(k), values = tile_of(v), x = tile_of(k);
+    perhaps s(*this, h), row_before(*this, h), weight(*this, w, false);
+    if (!in_place) {
+      S.forget();
+      if (h != nullptr) s = forgotten(*h);
+    }
     x.forget();
-    Kernel::accumulate(S.get(), sums ? row.numbers() : nullptr, g, left.get(), weight.numbers(), right.get(), x.get());
-    CHECK((S.clean() && row.clean() && left.clean() && weight.clean() && right.clean()));
-    return {S.content(), row.content()};
+    Kernel::accumulate(S.get(), s.numbers(), g, in_place ? S.get() : before.get(),
+                       static_cast<const Real*>(in_place ? s.numbers() : row_before.numbers()), keys.get(),
+                       static_cast<const Real*>(weight.numbers()), values.get(), w == nullptr ? tile<Real>{} : x.get());
+    CHECK((S.clean() && s.clean() && x.within()));
+    CHECK((before.kept(H) && row_before.kept() && keys.kept(k) && weight.kept() && values.kept(v)));
+    return {S.content(), s.content()};
   }
 
   struct after_step {
@@ -180,72 +246,186 @@ struct verbs {
 
   after_step step(const matrix& n, const matrix& z, Real r, const matrix& q, const matrix& S, const matrix& s, Real g, Real w,
                   const matrix& k, const matrix& v, bool sums = true) const {
-    space row = tile_of(n), sum = elements_of(z), left = elements_of(q), state = tile_of(S), total = tile_of(s),
-          key = elements_of(k), value = tile_of(v);
-    Kernel::step(row.numbers(), sums ? sum.numbers() : nullptr, r, left.numbers(), state.get(), sums ? total.numbers() : nullptr, g,
+    space row = tile_of(n), sum = elements_of(z), left = tile_of(q), now = tile_of(S), total = tile_of(s), key = tile_of(k),
+          value = tile_of(v);
+    Kernel::step(row.numbers(), sums ? sum.numbers() : nullptr, r, left.numbers(), now.get(), sums ? total.numbers() : nullptr, g,
                  w, key.numbers(), value.numbers());
-    CHECK((row.clean() && sum.clean() && left.clean() && state.clean() && total.clean() && key.clean() && value.clean()));
-    return {row.content(), sum.content(), state.content(), total.content()};
+    CHECK((row.clean() && sum.clean() && left.kept(q) && now.clean() && total.clean() && key.kept(k) && value.kept(v)));
+    return {row.content(), sum.content(), now.content(), total.content()};
   }
 
   std::pair<matrix, matrix> diagonal(const matrix& n, const matrix& z, Real w, const matrix& q, const matrix& k, const matrix& v,
                                      bool sums = true) const {
-    space row = elements_of(n), sum = elements_of(z), left = elements_of(q), key = elements_of(k), value = elements_of(v);
+    space row = tile_of(n), sum = elements_of(z), left = tile_of(q), key = tile_of(k), value = tile_of(v);
     Kernel::diagonal(row.numbers(), sums ? sum.numbers() : nullptr, w, left.numbers(), key.numbers(), q.columns, value.numbers(),
                      v.columns);
-    CHECK((row.clean() && sum.clean() && left.clean() && key.clean() && value.clean()));
+    CHECK((row.clean() && sum.clean() && left.kept(q) && key.kept(k) && value.kept(v)));
     return {row.content(), sum.content()};
   }
 
+  matrix scale(const matrix& before, const matrix& out) const {
+    space N = tile_of(before), factor = tile_of(out);
+    Kernel::scale(N.get(), factor.numbers());
+    CHECK((N.clean() && factor.kept(out)));
+    return N.content();
+  }
+
   matrix divide(const matrix& n, Real factor, Real divisor) const {
-    space row = elements_of(n);
+    space row = tile_of(n);
     Kernel::divide(row.numbers(), n.columns, factor, divisor);
     CHECK(row.clean());
     return row.content();
   }
 
-  matrix apply_transposed(const matrix& before, const matrix& A, const matrix& q) const {
+  matrix transpose(const matrix& k) const {
+    space kt = tile_of(matrix(k.columns, k.rows)), from = tile_of(k);
+    kt.forget();
+    Kernel::transpose(kt.get(), from.get());
+    CHECK((kt.clean() && from.kept(k)));
+    return kt.content();
+  }
+
+  row_of_doubles exponentials(const row_of_doubles& logs) const {
+    doubles x = doubles_of(logs);
+    Kernel::exponentials(x.numbers(), logs.columns);
+    CHECK(x.clean());
+    return x.content();
+  }
+
+  /// Of the decays of gaps 0..n, where those before the first and after the last token are not inside the square.
+  matrix scan_square(index_t n, const row_of_doubles* up, const row_of_doubles* down) const {
+    space M = tile_of(matrix(n, n));
+    M.forget();
+    std::vector<doubles> decays;
+    for (const row_of_doubles* const gaps : {up, down})
+      decays.push_back(doubles_of(gaps == nullptr ? row_of_doubles(1, 0) : *gaps));
+    Kernel::scan_square(M.get(), up == nullptr ? nullptr : static_cast<const double*>(decays[0].numbers()),
+                        down == nullptr ? nullptr : static_cast<const double*>(decays[1].numbers()));
+    CHECK(M.clean());
+    CHECK(((up == nullptr || decays[0].kept(*up)) && (down == nullptr || decays[1].kept(*down))));
+    return M.content();
+  }
+
+  struct gradients {
+    matrix G, E, A;
+  };
+
+  gradients score_gradient(const matrix& A, const matrix& v, const matrix& dyt, const matrix& a, const matrix& b,
+                           const matrix& M) const {
+    space weights = tile_of(M);
+    const auto result = gradient_with(A, v, dyt, a, b, tile<const Real>(weights.get()));
+    CHECK(weights.kept(M));
+    return result;
+  }
+
+  gradients score_gradient(const matrix& A, const matrix& v, const matrix& dyt, const matrix& a, const matrix& b,
+                           const factors& M) const {
+    space keys = elements_of(M.keys), queries = tile_of(M.queries);
+    const auto result = gradient_with(A, v, dyt, a, b, bila::kernel::rank_one<Real>{keys.numbers(), queries.numbers()});
+    CHECK((keys.kept(M.keys) && queries.kept(M.queries)));
+    return result;
+  }
+
+  matrix multiply(const matrix& before, const matrix& A, const matrix& q) const {
     space N = tile_of(before), left = tile_of(A), right = tile_of(q);
-    Kernel::apply_transposed(N.get(), left.get(), right.get());
-    CHECK((N.clean() && left.clean() && right.clean()));
+    Kernel::multiply(N.get(), left.get(), right.get());
+    CHECK((N.clean() && left.kept(A) && right.kept(q)));
     return N.content();
   }
 
   matrix outer(const matrix& before, const matrix& a, const matrix& b) const {
     space N = tile_of(before), left = elements_of(a), right = tile_of(b);
     Kernel::outer(N.get(), left.numbers(), right.numbers());
-    CHECK((N.clean() && left.clean() && right.clean()));
+    CHECK((N.clean() && left.kept(a) && right.kept(b)));
     return N.content();
   }
 
-  matrix gather(const matrix& before, Real g, const matrix& k, const matrix& w) const {
-    space s = tile_of(before), from = elements_of(k), weight = elements_of(w);
-    Kernel::gather(s.numbers(), g, from.get(), weight.numbers());
-    CHECK((s.clean() && from.clean() && weight.clean()));
+  matrix add(const matrix& before, const matrix& x) const {
+    space N = tile_of(before), more = tile_of(x);
+    Kernel::add(N.get(), more.get());
+    CHECK((N.clean() && more.kept(x)));
+    return N.content();
+  }
+
+  matrix gather(Real g, const matrix& h, const matrix& k, const matrix* w, bool in_place = false) const {
+    space s = tile_of(h), before = tile_of(h), from = tile_of(k);
+    perhaps weight(*this, w, false);
+    if (!in_place) s.forget();
+    Kernel::gather(s.numbers(), g, in_place ? s.numbers() : before.numbers(), from.get(),
+                   static_cast<const Real*>(weight.numbers()));
+    CHECK((s.clean() && before.kept(h) && from.kept(k) && weight.kept()));
     return s.content();
   }
 
-  std::vector<double> dots(const matrix& a, const matrix& b) const {
+  row_of_doubles dots(const matrix& a, const matrix& b) const {
     space left = tile_of(a), right = tile_of(b);
-    std::vector<double> z(static_cast<std::size_t>(a.rows), std::numeric_limits<double>::quiet_NaN());
-    Kernel::dots(z.data(), left.get(), right.get());
-    CHECK((left.clean() && right.clean()));
-    return z;
+    doubles z = doubles_of(row_of_doubles(1, a.rows));
+    z.forget();
+    Kernel::template dots<Real>(z.numbers(), left.get(), right.get());
+    CHECK((z.within() && left.kept(a) && right.kept(b)));
+    return z.content();
   }
 
   double inner(const matrix& a, const matrix& b) const {
     space left = tile_of(a), right = tile_of(b);
-    const double result = Kernel::inner(left.get(), right.get());
-    CHECK((left.clean() && right.clean()));
+    const double result = Kernel::template inner<Real>(left.get(), right.get());
+    CHECK((left.kept(a) && right.kept(b)));
     return result;
   }
 
-  matrix transpose(const matrix& k) const {
-    space kt = tile_of(matrix(k.columns, k.rows)), from = elements_of(k);
-    kt.forget();
-    Kernel::transpose(kt.get(), from.get());
-    CHECK((kt.clean() && from.clean()));
-    return kt.content();
+  struct totals {
+    row_of_doubles queries, keys;
+    double all;
+  };
+
+  totals sums(const row_of_doubles& queries, const row_of_doubles& keys, const matrix& E) const {
+    space from = tile_of(E);
+    doubles by_query = doubles_of(queries), by_key = doubles_of(keys);
+    const double all = Kernel::sums(by_query.numbers(), by_key.numbers(), from.get());
+    CHECK((by_query.clean() && by_key.clean() && from.kept(E)));
+    return {by_query.content(), by_key.content(), all};
+  }
+
+  /// A side that is not wanted is null.
+  std::pair<row_of_doubles, row_of_doubles> crossings(const row_of_doubles* f, const row_of_doubles* b, const matrix& E) const {
+    space from = tile_of(E), x = tile_of(matrix(1, E.rows));
+    x.forget();
+    const row_of_doubles none(1, 0);
+    doubles forward = doubles_of(f == nullptr ? none : *f), backward = doubles_of(b == nullptr ? none : *b);
+    Kernel::crossings(f == nullptr ? nullptr : forward.numbers(), b == nullptr ? nullptr : backward.numbers(), from.get(),
+                      x.numbers());
+    CHECK((forward.within() && backward.within() && from.kept(E) && x.within()));
+    return {forward.content(), backward.content()};
+  }
+
+ private:
+  perhaps forgotten(const matrix& like) const {
+    perhaps result(*this, &like);
+    std::fill_n(result.numbers(), bila::kernel::round_up(like.columns, Kernel::template lanes<Real>),
+                std::numeric_limits<Real>::quiet_NaN());
+    return result;
+  }
+
+  template <class Weights>
+  scores score_with(const matrix& k, const matrix& qt, const Weights& M, const matrix* z) const {
+    space A = tile_of(matrix(k.rows, qt.columns)), keys = tile_of(k), queries = tile_of(qt);
+    perhaps sum(*this, z);
+    A.forget();
+    Kernel::score(A.get(), sum.numbers(), keys.get(), queries.get(), M);
+    CHECK((A.clean() && sum.clean() && keys.kept(k) && queries.kept(qt)));
+    return {A.content(), sum.content()};
+  }
+
+  template <class Weights>
+  gradients gradient_with(const matrix& before, const matrix& v, const matrix& dyt, const matrix& a, const matrix& b,
+                          const Weights& M) const {
+    space A = tile_of(before), G = tile_of(before), E = tile_of(before), values = tile_of(v), dy = tile_of(dyt),
+          factor = tile_of(a), shift = tile_of(b);
+    G.forget();
+    E.forget();
+    Kernel::score_gradient(G.get(), E.get(), A.get(), values.get(), dy.get(), factor.numbers(), shift.numbers(), M);
+    CHECK((G.clean() && E.clean() && A.clean() && values.kept(v) && dy.kept(dyt) && factor.kept(a) && shift.kept(b)));
+    return {G.content(), E.content(), A.content()};
   }
 };
 
@@ -282,18 +462,41 @@ struct shape {
 /// Every size of a register tile and of a packet, one less and one more, then anything.
 std::vector<shape> shapes(test::random_source& from) {
   std::vector<shape> result;
-  for (const index_t n : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33}) {
+  for (const index_t n : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65}) {
     result.push_back({n, 5, 3, 2});
     result.push_back({3, n, 5, 2});
     result.push_back({3, 2, n, 5});
     result.push_back({5, 2, 3, n});
   }
-  for (int i = 0; i < 40; ++i) result.push_back({1 + from.below(20), 1 + from.below(70), 1 + from.below(40), 1 + from.below(70)});
+  for (int i = 0; i < 40; ++i) result.push_back({1 + from.below(70), 1 + from.below(70), 1 + from.below(70), 1 + from.below(70)});
   return result;
 }
 
 std::string words(const shape& s) {
   return "m=" + std::to_string(s.m) + " n=" + std::to_string(s.n) + " Dk=" + std::to_string(s.Dk) + " Dv=" + std::to_string(s.Dv);
+}
+
+template <class Real>
+plain<Real> transposed(const plain<Real>& x) {
+  plain<Real> result(x.columns, x.rows);
+  for (index_t i = 0; i < x.rows; ++i)
+    for (index_t j = 0; j < x.columns; ++j) result(j, i) = x(i, j);
+  return result;
+}
+
+/// The decays of gaps 0..n; the first and the last are not inside the chunk, and NaN.
+plain<double> decays(test::random_source& from, index_t n, bool with_zeros) {
+  plain<double> result(1, n + 1);
+  for (double& x : result.x) x = with_zeros && from.below(4) == 0 ? 0 : from.uniform(0.2, 1);
+  result.x.front() = result.x.back() = std::numeric_limits<double>::quiet_NaN();
+  return result;
+}
+
+/// Sums in double of numbers of which some may have been added up in Real.
+template <class Real>
+bool close_in_double(double x, const element& exact, index_t roundings) {
+  const wide u = std::numeric_limits<Real>::epsilon() / 2;
+  return std::fabs(wide(x) - exact.value) <= u * test::grown(static_cast<wide>(roundings)) * exact.size;
 }
 
 }  // namespace
@@ -312,103 +515,98 @@ TEMPLATE_TEST_CASE("both layers keep the contract", "", ALL_LAYERS) {
     INFO(words(s));
     const verbs<Kernel, Real> run{{from.below(5), from.below(3)}};
     const auto q = random<Real>(from, s.m, s.Dk), k = random<Real>(from, s.n, s.Dk), v = random<Real>(from, s.n, s.Dv);
-    const auto N = random<Real>(from, s.m, s.Dv), S = random<Real>(from, s.Dk, s.Dv), A = random<Real>(from, s.m, s.n),
-               M = random<Real>(from, s.m, s.n);
+    const auto N = random<Real>(from, s.m, s.Dv), S = random<Real>(from, s.Dk, s.Dv), A = random<Real>(from, s.n, s.m),
+               M = random<Real>(from, s.n, s.m);
     const auto z = random<Real>(from, 1, s.m), r = random<Real>(from, 1, s.m), c = random<Real>(from, 1, s.n),
-               sums = random<Real>(from, 1, s.Dk);
+               sums = random<Real>(from, 1, s.Dk), out = random<Real>(from, 1, s.m);
     const Real g = static_cast<Real>(from.uniform(0, 1)), w = static_cast<Real>(from.uniform(-2, 2));
     const auto wd = [](Real x) { return wide(x); };
+    const auto plus = [&](Real x) { return element{wd(x), std::fabs(wd(x))}; };
 
-    const auto kt = run.transpose(k);
-    bool transposed = true;
-    for (index_t j = 0; j < s.n; ++j)
-      for (index_t d = 0; d < s.Dk; ++d) transposed = transposed && kt(d, j) == k(j, d);
-    CHECK(transposed);
-
-    CHECK(close(run.score(q, kt), s.Dk + 1, [&](index_t i, index_t j) {
-      element x;
-      for (index_t d = 0; d < s.Dk; ++d) x.add(wd(q(i, d)) * wd(k(j, d)));
-      return x;
-    }));
+    const auto qt = run.transpose(q);
+    CHECK(same_bits(qt, transposed(q)));
 
     for (const bool with_sums : {true, false}) {
-      const auto [dense, dense_z] = run.weigh(A, M, z, with_sums);
-      CHECK(close(dense, 1, [&](index_t i, index_t j) {
-        return element{wd(A(i, j)) * wd(M(i, j)), std::fabs(wd(A(i, j)) * wd(M(i, j)))};
-      }));
-      const auto dense_sum = [&](index_t, index_t i) {
-        element x{wd(z(0, i)), std::fabs(wd(z(0, i)))};
-        for (index_t j = 0; j < s.n; ++j) x.add(wd(A(i, j)) * wd(M(i, j)));
-        return x;
+      const auto* const wanted = with_sums ? &z : nullptr;
+      const auto row_sum = [&](const plain<Real>& scores) {
+        return [&](index_t, index_t i) {
+          element x = plus(z(0, i));
+          for (index_t j = 0; j < s.n; ++j) x.add(wd(scores(j, i)));
+          return x;
+        };
       };
-      CHECK((with_sums ? close(dense_z, s.n + 2, dense_sum) : same_bits(dense_z, z)));
-
-      const auto [ranked, ranked_z] = run.weigh(A, r, c, z, with_sums);
-      const auto rank_one = [&](index_t i, index_t j) { return wd(A(i, j)) * wd(r(0, i)) * wd(c(0, j)); };
-      CHECK(close(ranked, 2, [&](index_t i, index_t j) { return element{rank_one(i, j), std::fabs(rank_one(i, j))}; }));
-      const auto rank_sum = [&](index_t, index_t i) {
-        element x{wd(z(0, i)), std::fabs(wd(z(0, i)))};
-        for (index_t j = 0; j < s.n; ++j) x.add(rank_one(i, j));
-        return x;
-      };
-      CHECK((with_sums ? close(ranked_z, s.n + 3, rank_sum) : same_bits(ranked_z, z)));
-
-      const auto [from_state, from_sums] = run.read(N, z, r, q, S, sums, with_sums);
-      CHECK(close(from_state, s.Dk + 3, [&](index_t i, index_t d) {
-        element x{wd(N(i, d)), std::fabs(wd(N(i, d)))};
-        for (index_t e = 0; e < s.Dk; ++e) x.add(wd(r(0, i)) * wd(q(i, e)) * wd(S(e, d)));
-        return x;
-      }));
-      const auto read_sum = [&](index_t, index_t i) {
-        element x{wd(z(0, i)), std::fabs(wd(z(0, i)))};
-        for (index_t e = 0; e < s.Dk; ++e) x.add(wd(r(0, i)) * wd(q(i, e)) * wd(sums(0, e)));
-        return x;
-      };
-      CHECK((with_sums ? close(from_sums, s.Dk + 3, read_sum) : same_bits(from_sums, z)));
-
-      const auto [state, state_sums] = run.accumulate(S, sums, g, k, c, v, with_sums);
-      CHECK(close(state, s.n + 3, [&](index_t e, index_t d) {
+      const auto dense = run.score(k, qt, M, wanted);
+      CHECK(close(dense.A, s.Dk + 2, [&](index_t j, index_t i) {
         element x;
-        x.add(wd(g) * wd(S(e, d)));
-        for (index_t j = 0; j < s.n; ++j) x.add(wd(c(0, j)) * wd(k(j, e)) * wd(v(j, d)));
+        for (index_t d = 0; d < s.Dk; ++d) x.add(wd(q(i, d)) * wd(k(j, d)) * wd(M(j, i)));
         return x;
       }));
-      const auto accumulated_sum = [&](index_t, index_t e) {
+      if (with_sums) CHECK(close(dense.z, s.n + 1, row_sum(dense.A)));
+
+      const auto ranked = run.score(k, qt, {c, r}, wanted);
+      CHECK(close(ranked.A, s.Dk + 3, [&](index_t j, index_t i) {
         element x;
-        x.add(wd(g) * wd(sums(0, e)));
-        for (index_t j = 0; j < s.n; ++j) x.add(wd(c(0, j)) * wd(k(j, e)));
+        for (index_t d = 0; d < s.Dk; ++d) x.add(wd(q(i, d)) * wd(k(j, d)) * wd(c(0, j)) * wd(r(0, i)));
         return x;
-      };
-      CHECK((with_sums ? close(state_sums, s.n + 3, accumulated_sum) : same_bits(state_sums, sums)));
+      }));
+      if (with_sums) CHECK(close(ranked.z, s.n + 1, row_sum(ranked.A)));
+
+      for (const auto* const weights : {&c, static_cast<const plain<Real>*>(nullptr)}) {
+        const auto weight = [&](index_t j) { return weights == nullptr ? wide(1) : wd(c(0, j)); };
+        const auto* const before = with_sums ? &sums : nullptr;
+        const auto state = run.accumulate(g, S, before, k, weights, v);
+        CHECK(close(state.S, s.n + 3, [&](index_t e, index_t d) {
+          element x;
+          x.add(wd(g) * wd(S(e, d)));
+          for (index_t j = 0; j < s.n; ++j) x.add(weight(j) * wd(k(j, e)) * wd(v(j, d)));
+          return x;
+        }));
+        const auto gathered = [&](index_t, index_t e) {
+          element x;
+          x.add(wd(g) * wd(sums(0, e)));
+          for (index_t j = 0; j < s.n; ++j) x.add(weight(j) * wd(k(j, e)));
+          return x;
+        };
+        if (with_sums) CHECK(close(state.s, s.n + 3, gathered));
+        const auto in_place = run.accumulate(g, S, before, k, weights, v, true);
+        CHECK((same_bits(in_place.S, state.S) && same_bits(in_place.s, state.s)));
+
+        if (!with_sums) continue;
+        const auto alone = run.gather(g, sums, k, weights);
+        CHECK(close(alone, s.n + 3, gathered));
+        CHECK(same_bits(run.gather(g, sums, k, weights, true), alone));
+      }
 
       const auto row = N.part(1, s.Dv), one_z = z.part(1, 1), query = q.part(1, s.Dk), key = k.part(1, s.Dk),
                  value = v.part(1, s.Dv);
-      const auto after = run.step(row, one_z, r(0, 0), query, S, sums, g, w, key, value, with_sums);
-      const wide read = wd(r(0, 0)), write = wd(w);
-      CHECK(close(after.n, s.Dk + 3, [&](index_t, index_t d) {
-        element x{wd(row(0, d)), std::fabs(wd(row(0, d)))};
-        for (index_t e = 0; e < s.Dk; ++e) x.add(read * wd(query(0, e)) * wd(S(e, d)));
-        return x;
-      }));
-      CHECK(close(after.S, 4, [&](index_t e, index_t d) {
-        element x;
-        x.add(wd(g) * wd(S(e, d)));
-        x.add(wd(g) * write * wd(key(0, e)) * wd(value(0, d)));
-        return x;
-      }));
-      const auto step_z = [&](index_t, index_t) {
-        element x{wd(one_z(0, 0)), std::fabs(wd(one_z(0, 0)))};
-        for (index_t e = 0; e < s.Dk; ++e) x.add(read * wd(query(0, e)) * wd(sums(0, e)));
-        return x;
-      };
-      const auto step_s = [&](index_t, index_t e) {
-        element x;
-        x.add(wd(g) * wd(sums(0, e)));
-        x.add(wd(g) * write * wd(key(0, e)));
-        return x;
-      };
-      CHECK((with_sums ? close(after.z, s.Dk + 3, step_z) && close(after.s, 3, step_s)
-                       : same_bits(after.z, one_z) && same_bits(after.s, sums)));
+      for (const Real decay : {g, Real(1), Real(0)}) {
+        const auto after = run.step(row, one_z, r(0, 0), query, S, sums, decay, w, key, value, with_sums);
+        const wide read = wd(r(0, 0)), write = wd(w);
+        CHECK(close(after.n, s.Dk + 3, [&](index_t, index_t d) {
+          element x = plus(row(0, d));
+          for (index_t e = 0; e < s.Dk; ++e) x.add(read * wd(query(0, e)) * wd(S(e, d)));
+          return x;
+        }));
+        CHECK(close(after.S, 4, [&](index_t e, index_t d) {
+          element x;
+          x.add(wd(decay) * wd(S(e, d)));
+          x.add(wd(decay) * write * wd(key(0, e)) * wd(value(0, d)));
+          return x;
+        }));
+        const auto step_z = [&](index_t, index_t) {
+          element x = plus(one_z(0, 0));
+          for (index_t e = 0; e < s.Dk; ++e) x.add(read * wd(query(0, e)) * wd(sums(0, e)));
+          return x;
+        };
+        const auto step_s = [&](index_t, index_t e) {
+          element x;
+          x.add(wd(decay) * wd(sums(0, e)));
+          x.add(wd(decay) * write * wd(key(0, e)));
+          return x;
+        };
+        CHECK((with_sums ? close(after.z, s.Dk + 3, step_z) && close(after.s, 3, step_s)
+                         : same_bits(after.z, one_z) && same_bits(after.s, sums)));
+      }
 
       const auto [own, own_z] = run.diagonal(row, one_z, w, query, key, value, with_sums);
       const auto own_score = [&](wide times) {
@@ -429,48 +627,207 @@ TEMPLATE_TEST_CASE("both layers keep the contract", "", ALL_LAYERS) {
       CHECK((with_sums ? close(own_z, s.Dk + 4, diagonal_z) : same_bits(own_z, one_z)));
     }
 
+    for (int present = 0; present < 8; ++present) {
+      const bool with_out = present & 1, with_A = present & 2, with_left = present & 4;
+      INFO("out " << with_out << ", A " << with_A << ", left " << with_left);
+      const typename verbs<Kernel, Real>::besides others{with_out ? &out : nullptr, with_A ? &A : nullptr, with_A ? &v : nullptr,
+                                                         with_left ? &N : nullptr};
+      const auto rows = run.read(r, q, S, others);
+      CHECK(close(rows, s.Dk + 1 + (with_A ? s.n : 0) + with_left + with_out, [&](index_t i, index_t d) {
+        const wide times = with_out ? wd(out(0, i)) : wide(1);
+        element x;
+        for (index_t e = 0; e < s.Dk; ++e) x.add(times * wd(r(0, i)) * wd(q(i, e)) * wd(S(e, d)));
+        for (index_t j = 0; with_A && j < s.n; ++j) x.add(times * wd(A(j, i)) * wd(v(j, d)));
+        if (with_left) x.add(times * wd(N(i, d)));
+        return x;
+      }));
+      if (with_left) CHECK(same_bits(run.read(r, q, S, others, true), rows));
+    }
+
+    const auto projected = [&](index_t, index_t i) {
+      element x = plus(z(0, i));
+      for (index_t e = 0; e < s.Dk; ++e) x.add(wd(r(0, i)) * wd(q(i, e)) * wd(sums(0, e)));
+      return x;
+    };
+    CHECK(close(run.project(z, r, q, sums), s.Dk + 3, projected));
+    CHECK(close(run.project_transposed(z, r, qt, sums), s.Dk + 3, projected));
+
     CHECK(close(run.apply(N, A, v), s.n + 2, [&](index_t i, index_t d) {
-      element x{wd(N(i, d)), std::fabs(wd(N(i, d)))};
-      for (index_t j = 0; j < s.n; ++j) x.add(wd(A(i, j)) * wd(v(j, d)));
+      element x = plus(N(i, d));
+      for (index_t j = 0; j < s.n; ++j) x.add(wd(A(j, i)) * wd(v(j, d)));
       return x;
     }));
-
-    const auto other = random<Real>(from, s.m, s.Dv);
-    CHECK(close(run.apply_transposed(v, A, other), s.m + 2, [&](index_t j, index_t d) {
-      element x{wd(v(j, d)), std::fabs(wd(v(j, d)))};
-      for (index_t i = 0; i < s.m; ++i) x.add(wd(A(i, j)) * wd(other(i, d)));
-      return x;
-    }));
-    CHECK(close(run.outer(A, r, c), 2, [&](index_t i, index_t j) {
-      element x{wd(A(i, j)), std::fabs(wd(A(i, j)))};
-      x.add(wd(r(0, i)) * wd(c(0, j)));
-      return x;
-    }));
-    CHECK(close(run.gather(sums, g, k, c), s.n + 3, [&](index_t, index_t e) {
+    CHECK(close(run.scale(N, out), 1, [&](index_t i, index_t d) {
       element x;
-      x.add(wd(g) * wd(sums(0, e)));
-      for (index_t j = 0; j < s.n; ++j) x.add(wd(c(0, j)) * wd(k(j, e)));
+      x.add(wd(out(0, i)) * wd(N(i, d)));
+      return x;
+    }));
+    CHECK(close(run.divide(N.part(1, s.Dv), w, g + 1), 2, [&](index_t, index_t d) {
+      element x;
+      x.add(wd(w) * wd(N(0, d)) / wd(g + 1));
       return x;
     }));
 
-    // Sums in double of products that may have been made in Real.
-    const wide u = std::numeric_limits<Real>::epsilon() / 2;
-    const auto rows = run.dots(N, other);
+    const auto dy = random<Real>(from, s.m, s.Dv), a = random<Real>(from, 1, s.m), b = random<Real>(from, 1, s.m);
+    const auto adjoint = [&](index_t j, index_t i, wide times) {
+      element x;
+      for (index_t d = 0; d < s.Dv; ++d) x.add(wd(a(0, i)) * wd(v(j, d)) * wd(dy(i, d)) * times);
+      x.add(wd(b(0, i)) * times);
+      return x;
+    };
+    const auto check_gradients = [&](const auto& found, index_t roundings, const auto& weight) {
+      CHECK(close(found.G, s.Dv + roundings, [&](index_t j, index_t i) { return adjoint(j, i, weight(j, i)); }));
+      CHECK(close(found.E, s.Dv + 3, [&](index_t j, index_t i) { return adjoint(j, i, wd(A(j, i))); }));
+      CHECK(close(found.A, 1, [&](index_t j, index_t i) {
+        element x;
+        x.add(wd(a(0, i)) * wd(A(j, i)));
+        return x;
+      }));
+    };
+    check_gradients(run.score_gradient(A, v, run.transpose(dy), a, b, M), 3, [&](index_t j, index_t i) { return wd(M(j, i)); });
+    check_gradients(run.score_gradient(A, v, run.transpose(dy), a, b, {c, r}), 4,
+                    [&](index_t j, index_t i) { return wd(c(0, j)) * wd(r(0, i)); });
+
+    CHECK(close(run.multiply(v, A, dy), s.m + 2, [&](index_t j, index_t d) {
+      element x = plus(v(j, d));
+      for (index_t i = 0; i < s.m; ++i) x.add(wd(A(j, i)) * wd(dy(i, d)));
+      return x;
+    }));
+    CHECK(close(run.outer(A, c, r), 2, [&](index_t j, index_t i) {
+      element x = plus(A(j, i));
+      x.add(wd(c(0, j)) * wd(r(0, i)));
+      return x;
+    }));
+    CHECK(close(run.add(A, M), 1, [&](index_t j, index_t i) {
+      element x = plus(A(j, i));
+      x.add(wd(M(j, i)));
+      return x;
+    }));
+
+    const auto rows = run.dots(N, dy);
     element all;
     for (index_t i = 0; i < s.m; ++i) {
       element row;
-      for (index_t d = 0; d < s.Dv; ++d) row.add(wd(N(i, d)) * wd(other(i, d)));
-      CHECK(std::fabs(wide(rows[static_cast<std::size_t>(i)]) - row.value) <=
-            u * test::grown(static_cast<wide>(s.Dv + 1)) * row.size);
+      for (index_t d = 0; d < s.Dv; ++d) row.add(wd(N(i, d)) * wd(dy(i, d)));
+      CHECK(close_in_double<Real>(rows(0, i), row, s.Dv + 1));
       all.value += row.value;
       all.size += row.size;
     }
-    CHECK(std::fabs(wide(run.inner(N, other)) - all.value) <= u * test::grown(static_cast<wide>(s.m * s.Dv + 1)) * all.size);
+    CHECK(close_in_double<Real>(run.inner(N, dy), all, s.m * s.Dv + 1));
 
-    CHECK(close(run.divide(N.part(1, s.Dv), w, g + 1), 2, [&](index_t, index_t d) {
-      const wide exact = wd(w) * wd(N(0, d)) / wd(g + 1);
-      return element{exact, std::fabs(exact)};
-    }));
+    const auto by_query = random<double>(from, 1, s.m), by_key = random<double>(from, 1, s.n);
+    const auto totals = run.sums(by_query, by_key, A);
+    element of_all;
+    for (index_t j = 0; j < s.n; ++j)
+      for (index_t i = 0; i < s.m; ++i) of_all.add(wd(A(j, i)));
+    CHECK(close_in_double<Real>(totals.all, of_all, s.n + s.m));
+    for (index_t i = 0; i < s.m; ++i) {
+      element x{by_query(0, i), std::fabs(wide(by_query(0, i)))};
+      for (index_t j = 0; j < s.n; ++j) x.add(wd(A(j, i)));
+      CHECK(close_in_double<Real>(totals.queries(0, i), x, s.n + 1));
+    }
+    for (index_t j = 0; j < s.n; ++j) {
+      element x{by_key(0, j), std::fabs(wide(by_key(0, j)))};
+      for (index_t i = 0; i < s.m; ++i) x.add(wd(A(j, i)));
+      CHECK(close_in_double<Real>(totals.keys(0, j), x, s.m + 1));
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("what crosses each gap of a square, and no element beside it", "", ALL_LAYERS) {
+  using Kernel = typename TestType::kernel;
+  using Real = typename TestType::real;
+  test::random_source from(403);
+  for (index_t n = 1; n <= 70; n += n < 36 ? 1 : 7) {
+    INFO("n=" << n);
+    const verbs<Kernel, Real> run{{from.below(5), from.below(3)}};
+    const auto E = random<Real>(from, n, n);
+    auto f = random<double>(from, 1, n), b = random<double>(from, 1, n);
+    f(0, 0) = b(0, 0) = std::numeric_limits<double>::quiet_NaN();  // the gap before the first token is not in the square
+    // A side alone has no business with the other's pairs; a token's pair with itself crosses nothing.
+    auto upper = E, lower = E, both = E;
+    for (index_t j = 0; j < n; ++j)
+      for (index_t i = 0; i < n; ++i) {
+        const Real nan = std::numeric_limits<Real>::quiet_NaN();
+        if (i <= j) upper(j, i) = nan;
+        if (i >= j) lower(j, i) = nan;
+        if (i == j) both(j, i) = nan;
+      }
+    const auto pair = run.crossings(&f, &b, both);
+    const auto forward = run.crossings(&f, nullptr, upper).first, backward = run.crossings(nullptr, &b, lower).second;
+    CHECK(
+        (std::isnan(pair.first(0, 0)) && std::isnan(pair.second(0, 0)) && std::isnan(forward(0, 0)) && std::isnan(backward(0, 0))));
+    for (index_t t = 1; t < n; ++t) {
+      element by_f{f(0, t), std::fabs(wide(f(0, t)))}, by_b{b(0, t), std::fabs(wide(b(0, t)))};
+      for (index_t before = 0; before < t; ++before)
+        for (index_t from_t = t; from_t < n; ++from_t) {
+          by_f.add(wide(E(before, from_t)));
+          by_b.add(wide(E(from_t, before)));
+        }
+      CHECK(close_in_double<Real>(forward(0, t), by_f, n + 1));
+      CHECK(close_in_double<Real>(backward(0, t), by_b, n + 1));
+      CHECK((pair.first(0, t) == forward(0, t) && pair.second(0, t) == backward(0, t)));
+    }
+    run.crossings(nullptr, nullptr, E);
+  }
+}
+
+TEMPLATE_TEST_CASE("the square of a chunk's decays", "", ALL_LAYERS) {
+  using Kernel = typename TestType::kernel;
+  using Real = typename TestType::real;
+  test::random_source from(404);
+  const auto near = [](Real x, wide exact, index_t factors) {
+    const wide u = std::numeric_limits<Real>::epsilon() / 2,
+               steps = static_cast<wide>(factors) * (std::numeric_limits<double>::epsilon() / 2);
+    if (exact == 0) return x == 0;
+    return std::fabs(wide(x) - exact) <= (u + steps) * exact + std::numeric_limits<Real>::denorm_min();
+  };
+  for (index_t n = 1; n <= 70; n += n < 36 ? 1 : 7)
+    for (const bool with_zeros : {false, true}) {
+      INFO("n=" << n << (with_zeros ? ", with zeros" : ""));
+      const verbs<Kernel, Real> run{{from.below(5), from.below(3)}};
+      const auto up = decays(from, n, with_zeros), down = decays(from, n, with_zeros);
+      for (int present = 0; present < 4; ++present) {
+        const auto* const above = present & 1 ? &up : nullptr;
+        const auto* const below = present & 2 ? &down : nullptr;
+        const auto M = run.scan_square(n, above, below);
+        bool right = true;
+        for (index_t a = 0; a < n; ++a) {
+          right = right && M(a, a) == 0;
+          wide product = above != nullptr;
+          for (index_t b = a + 1; b < n; ++b) right = right && near(M(a, b), above == nullptr ? 0 : product *= up(0, b), n);
+          product = below != nullptr;
+          for (index_t b = a - 1; b >= 0; --b) right = right && near(M(a, b), below == nullptr ? 0 : product *= down(0, b + 1), n);
+        }
+        CHECK(right);
+      }
+    }
+}
+
+TEMPLATE_TEST_CASE("exponentials of log decays: one for zero, nothing for minus infinity", "", ALL_LAYERS) {
+  using Kernel = typename TestType::kernel;
+  test::random_source from(405);
+  constexpr double infinity = std::numeric_limits<double>::infinity(), u = std::numeric_limits<double>::epsilon() / 2;
+  for (index_t n = 0; n <= 40; ++n) {
+    const verbs<Kernel, double> run{{from.below(5), 0}};
+    plain<double> x(1, n);
+    for (double& log : x.x) {
+      constexpr double special[] = {-infinity, 0, -0.0, -1e-300, -1e-17, -708, -709, -745, -746, -1e5, -1e300};
+      const auto which = from.below(24);
+      log = which < 11 ? special[which] : from.uniform(which < 16 ? -708 : -3, 0);
+    }
+    const auto found = run.exponentials(x);
+    for (index_t t = 0; t < n; ++t) {
+      INFO("exp(" << x(0, t) << ") in " << t << " of " << n);
+      const wide exact = std::exp(wide(x(0, t)));
+      if (x(0, t) == -infinity || x(0, t) == 0)
+        CHECK(found(0, t) == (x(0, t) == 0 ? 1 : 0));
+      else if (x(0, t) >= -708)  // two roundings, as the oracle allows
+        CHECK(std::fabs(wide(found(0, t)) - exact) <= 2 * wide(u) * exact);
+      else  // below the normal numbers, or nearly
+        CHECK((found(0, t) >= 0 && wide(found(0, t)) <= (1 + 2 * wide(u)) * exact + std::numeric_limits<double>::denorm_min()));
+      CHECK(found(0, t) <= 1);
+    }
   }
 }
 
@@ -478,57 +835,107 @@ TEMPLATE_TEST_CASE("an element has the same bits at any address, beside any othe
   using Kernel = typename TestType::kernel;
   using Real = typename TestType::real;
   test::random_source from(402);
-  const shape s{19, 37, 21, 43};
-  const auto q = random<Real>(from, s.m, s.Dk), kt = random<Real>(from, s.Dk, s.n), v = random<Real>(from, s.n, s.Dv),
-             k = random<Real>(from, s.n, s.Dk);
-  const auto N = random<Real>(from, s.m, s.Dv), S = random<Real>(from, s.Dk, s.Dv), A = random<Real>(from, s.m, s.n),
-             M = random<Real>(from, s.m, s.n);
+  const shape s{39, 37, 21, 43};
+  const auto q = random<Real>(from, s.m, s.Dk), k = random<Real>(from, s.n, s.Dk), v = random<Real>(from, s.n, s.Dv);
+  const auto N = random<Real>(from, s.m, s.Dv), S = random<Real>(from, s.Dk, s.Dv), A = random<Real>(from, s.n, s.m),
+             M = random<Real>(from, s.n, s.m), E = random<Real>(from, s.n, s.n);
   const auto z = random<Real>(from, 1, s.m), r = random<Real>(from, 1, s.m), c = random<Real>(from, 1, s.n),
-             sums = random<Real>(from, 1, s.Dk);
+             sums = random<Real>(from, 1, s.Dk), out = random<Real>(from, 1, s.m), b = random<Real>(from, 1, s.m);
+  const auto by_query = random<double>(from, 1, s.m), by_key = random<double>(from, 1, s.n), gaps = random<double>(from, 1, s.n);
+  const auto up = decays(from, s.n, false), down = decays(from, s.n, false);
+  const auto qt = transposed(q), dyt = transposed(N);
   const Real g = Real(0.7), w = Real(1.3);
   const verbs<Kernel, Real> here{};
+  plain<double> logs(1, 61);
+  for (double& x : logs.x) x = from.uniform(-30, 0);
 
-  const auto scores = here.score(q, kt), products = here.apply(N, A, v), quotients = here.divide(N.part(1, s.Dv), w, g);
-  const auto dense = here.weigh(A, M, z), ranked = here.weigh(A, r, c, z), states_read = here.read(N, z, r, q, S, sums),
-             state = here.accumulate(S, sums, g, k, c, v);
-  const auto back = here.apply_transposed(v, A, N), rank_one = here.outer(A, r, c), gathered = here.gather(sums, g, k, c);
-  const auto row_dots = here.dots(N, N);
-  const double all_dots = here.inner(N, N);
+  const auto dense = here.score(k, qt, M, &z), ranked = here.score(k, qt, {c, r}, &z);
+  const auto products = here.apply(N, A, v), states_read = here.read(r, q, S, {&out, &A, &v, &N}),
+             states_only = here.read(r, q, S, {});
+  const auto projected = here.project(z, r, q, sums), projected_t = here.project_transposed(z, r, qt, sums);
+  const auto state = here.accumulate(g, S, &sums, k, &c, v), of_ones = here.accumulate(g, S, &sums, k, nullptr, v);
   const auto stepped =
       here.step(N.part(1, s.Dv), z.part(1, 1), w, q.part(1, s.Dk), S, sums, g, w, k.part(1, s.Dk), v.part(1, s.Dv));
   const auto own = here.diagonal(N.part(1, s.Dv), z.part(1, 1), w, q.part(1, s.Dk), k.part(1, s.Dk), v.part(1, s.Dv));
+  const auto scaled = here.scale(N, out), quotients = here.divide(N.part(1, s.Dv), w, g);
+  const auto square = here.scan_square(s.n, &up, &down);
+  const auto exponentials = here.exponentials(logs);
+  const auto adjoint = here.score_gradient(A, v, dyt, r, b, M), adjoint_ranked = here.score_gradient(A, v, dyt, r, b, {c, r});
+  const auto back = here.multiply(v, A, N), rank_one = here.outer(A, c, r), added = here.add(A, M);
+  const auto gathered = here.gather(g, sums, k, &c), gathered_ones = here.gather(g, sums, k, nullptr);
+  const auto row_dots = here.dots(N, N);
+  const double all_dots = here.inner(N, N);
+  const auto totals = here.sums(by_query, by_key, A);
+  const auto crossed = here.crossings(&gaps, &gaps, E);
 
   for (int n = 0; n < 60; ++n) {
     const verbs<Kernel, Real> there{{from.below(17), from.below(4)}};
-    const index_t m = 1 + from.below(s.m), columns = 1 + from.below(s.n), Dv = 1 + from.below(s.Dv), Dk = 1 + from.below(s.Dk);
-    INFO("offset " << there.where.offset << ", apart " << there.where.apart << ", " << words({m, columns, Dk, Dv}));
-    CHECK(same_bits(there.score(q.part(m, s.Dk), kt.part(s.Dk, columns)), scores.part(m, columns)));
-    CHECK(same_bits(there.apply(N.part(m, Dv), A.part(m, s.n), v.part(s.n, Dv)), products.part(m, Dv)));
-    CHECK(same_bits(there.divide(N.part(1, Dv), w, g), quotients.part(1, Dv)));
+    const index_t m = 1 + from.below(s.m), keys = 1 + from.below(s.n), Dv = 1 + from.below(s.Dv), Dk = 1 + from.below(s.Dk);
+    INFO("offset " << there.where.offset << ", apart " << there.where.apart << ", " << words({m, keys, Dk, Dv}));
+    const auto z_m = z.part(1, m), r_m = r.part(1, m), out_m = out.part(1, m), b_m = b.part(1, m), s_k = sums.part(1, Dk);
+    const auto A_m = A.part(s.n, m), v_d = v.part(s.n, Dv), N_md = N.part(m, Dv), q_m = q.part(m, s.Dk), S_d = S.part(s.Dk, Dv),
+               k_k = k.part(s.n, Dk), qt_m = qt.part(s.Dk, m);
 
-    const auto d = there.weigh(A.part(m, s.n), M.part(m, s.n), z.part(1, m));
-    CHECK((same_bits(d.first, dense.first.part(m, s.n)) && same_bits(d.second, dense.second.part(1, m))));
-    const auto o = there.weigh(A.part(m, s.n), r.part(1, m), c, z.part(1, m));
-    CHECK((same_bits(o.first, ranked.first.part(m, s.n)) && same_bits(o.second, ranked.second.part(1, m))));
+    // z sums over the keys, so it sees all of them.
+    const auto d = there.score(k, qt_m, M.part(s.n, m), &z_m);
+    CHECK((same_bits(d.A, dense.A.part(s.n, m)) && same_bits(d.z, dense.z.part(1, m))));
+    CHECK(same_bits(there.score(k.part(keys, s.Dk), qt_m, M.part(keys, m), nullptr).A, dense.A.part(keys, m)));
+    const auto o = there.score(k, qt_m, {c, r_m}, &z_m);
+    CHECK((same_bits(o.A, ranked.A.part(s.n, m)) && same_bits(o.z, ranked.z.part(1, m))));
+    CHECK(same_bits(there.score(k.part(keys, s.Dk), qt_m, {c.part(1, keys), r_m}, nullptr).A, ranked.A.part(keys, m)));
 
-    const auto rd = there.read(N.part(m, Dv), z.part(1, m), r.part(1, m), q.part(m, s.Dk), S.part(s.Dk, Dv), sums);
-    CHECK((same_bits(rd.first, states_read.first.part(m, Dv)) && same_bits(rd.second, states_read.second.part(1, m))));
-    const auto ac = there.accumulate(S.part(Dk, Dv), sums.part(1, Dk), g, k.part(s.n, Dk), c, v.part(s.n, Dv));
-    CHECK((same_bits(ac.first, state.first.part(Dk, Dv)) && same_bits(ac.second, state.second.part(1, Dk))));
+    CHECK(same_bits(there.apply(N_md, A_m, v_d), products.part(m, Dv)));
+    CHECK(same_bits(there.read(r_m, q_m, S_d, {&out_m, &A_m, &v_d, &N_md}), states_read.part(m, Dv)));
+    CHECK(same_bits(there.read(r_m, q_m, S_d, {&out_m, &A_m, &v_d, &N_md}, true), states_read.part(m, Dv)));
+    CHECK(same_bits(there.read(r_m, q_m, S_d, {}), states_only.part(m, Dv)));
+    CHECK(same_bits(there.project(z_m, r_m, q_m, sums), projected.part(1, m)));
+    CHECK(same_bits(there.project_transposed(z_m, r_m, qt_m, sums), projected_t.part(1, m)));
 
-    CHECK(same_bits(there.apply_transposed(v.part(columns, Dv), A.part(s.m, columns), N.part(s.m, Dv)), back.part(columns, Dv)));
-    CHECK(same_bits(there.outer(A.part(m, columns), r.part(1, m), c.part(1, columns)), rank_one.part(m, columns)));
-    CHECK(same_bits(there.gather(sums.part(1, Dk), g, k.part(s.n, Dk), c), gathered.part(1, Dk)));
-    const auto dots = there.dots(N.part(m, s.Dv), N.part(m, s.Dv));
-    CHECK(std::equal(dots.begin(), dots.end(), row_dots.begin()));
-    CHECK(there.inner(N, N) == all_dots);
+    for (const bool in_place : {false, true}) {
+      const auto ac = there.accumulate(g, S.part(Dk, Dv), &s_k, k_k, &c, v_d, in_place);
+      CHECK((same_bits(ac.S, state.S.part(Dk, Dv)) && same_bits(ac.s, state.s.part(1, Dk))));
+      const auto ones = there.accumulate(g, S.part(Dk, Dv), &s_k, k_k, nullptr, v_d, in_place);
+      CHECK((same_bits(ones.S, of_ones.S.part(Dk, Dv)) && same_bits(ones.s, of_ones.s.part(1, Dk))));
+      CHECK(same_bits(there.accumulate(g, S.part(Dk, Dv), nullptr, k_k, &c, v_d, in_place).S, state.S.part(Dk, Dv)));
+      CHECK(same_bits(there.gather(g, s_k, k_k, &c, in_place), gathered.part(1, Dk)));
+      CHECK(same_bits(there.gather(g, s_k, k_k, nullptr, in_place), gathered_ones.part(1, Dk)));
+    }
 
-    const auto st =
-        there.step(N.part(1, Dv), z.part(1, 1), w, q.part(1, s.Dk), S.part(s.Dk, Dv), sums, g, w, k.part(1, s.Dk), v.part(1, Dv));
+    const auto st = there.step(N.part(1, Dv), z.part(1, 1), w, q.part(1, s.Dk), S_d, sums, g, w, k.part(1, s.Dk), v.part(1, Dv));
     CHECK((same_bits(st.n, stepped.n.part(1, Dv)) && same_bits(st.z, stepped.z) && same_bits(st.S, stepped.S.part(s.Dk, Dv)) &&
            same_bits(st.s, stepped.s)));
     const auto di = there.diagonal(N.part(1, Dv), z.part(1, 1), w, q.part(1, s.Dk), k.part(1, s.Dk), v.part(1, Dv));
     CHECK((same_bits(di.first, own.first.part(1, Dv)) && same_bits(di.second, own.second)));
+    CHECK(same_bits(there.scale(N_md, out_m), scaled.part(m, Dv)));
+    CHECK(same_bits(there.divide(N.part(1, Dv), w, g), quotients.part(1, Dv)));
+
+    auto up_n = up.part(1, keys + 1), down_n = down.part(1, keys + 1);
+    up_n(0, keys) = down_n(0, keys) = std::numeric_limits<double>::quiet_NaN();
+    CHECK(same_bits(there.scan_square(keys, &up_n, &down_n), square.part(keys, keys)));
+    const index_t first = from.below(logs.columns), count = 1 + from.below(logs.columns - first);
+    plain<double> some(1, count), expected(1, count);
+    std::copy_n(logs.x.begin() + first, count, some.x.begin());
+    std::copy_n(exponentials.x.begin() + first, count, expected.x.begin());
+    CHECK(same_bits(there.exponentials(some), expected));
+
+    const auto same_gradients = [&](const auto& found, const auto& all) {
+      return same_bits(found.G, all.G.part(keys, m)) && same_bits(found.E, all.E.part(keys, m)) &&
+             same_bits(found.A, all.A.part(keys, m));
+    };
+    const auto v_n = v.part(keys, s.Dv), A_nm = A.part(keys, m), dyt_m = dyt.part(s.Dv, m);
+    CHECK(same_gradients(there.score_gradient(A_nm, v_n, dyt_m, r_m, b_m, M.part(keys, m)), adjoint));
+    CHECK(same_gradients(there.score_gradient(A_nm, v_n, dyt_m, r_m, b_m, {c.part(1, keys), r_m}), adjoint_ranked));
+    CHECK(same_bits(there.multiply(v.part(keys, Dv), A.part(keys, s.m), N.part(s.m, Dv)), back.part(keys, Dv)));
+    CHECK(same_bits(there.outer(A_nm, c.part(1, keys), r_m), rank_one.part(keys, m)));
+    CHECK(same_bits(there.add(A_nm, M.part(keys, m)), added.part(keys, m)));
+
+    CHECK(same_bits(there.dots(N.part(m, s.Dv), N.part(m, s.Dv)), row_dots.part(1, m)));
+    CHECK(there.inner(N, N) == all_dots);
+    CHECK(same_bits(there.sums(by_query.part(1, m), by_key, A_m).queries, totals.queries.part(1, m)));
+    CHECK(same_bits(there.sums(by_query, by_key.part(1, keys), A.part(keys, s.m)).keys, totals.keys.part(1, keys)));
+    CHECK(there.sums(by_query, by_key, A).all == totals.all);
+    const auto cr = there.crossings(&gaps, &gaps, E);
+    CHECK((same_bits(cr.first, crossed.first) && same_bits(cr.second, crossed.second)));
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of a chunk against plain products, and the decay that does not drift.
+// What crosses a chunk's borders against plain products, and the decays that do not drift. The square inside a chunk is a verb: see
+// contract.test.cpp.
 #include "support/catch.hpp"
 #include "support/oracle.hpp"
 #include "support/random.hpp"
@@ -61,28 +62,6 @@ TEMPLATE_TEST_CASE("what crosses the borders of a chunk", "", float, double) {
     }
 }
 
-TEMPLATE_TEST_CASE("the block inside a chunk", "", float, double) {
-  test::random_source random(412);
-  for (const index_t n : {1, 2, 3, 17, 64})
-    for (const bool with_zeros : {false, true}) {
-      const auto lambda = random_decays(random, n + 1, with_zeros);
-      const index_t stride = n + 3;
-      std::vector<TestType> memory(static_cast<std::size_t>(n * stride), TestType(-7));
-      std::vector<double> row(static_cast<std::size_t>(n), std::numeric_limits<double>::quiet_NaN());
-      const bila::kernel::tile<TestType> M{memory.data(), n, n, stride};
-
-      bila::kernel::scan_lower(M, lambda.data(), row.data());
-      std::fill(row.begin(), row.end(), std::numeric_limits<double>::quiet_NaN());
-      bila::kernel::scan_upper(M, lambda.data(), row.data());
-      for (index_t i = 0; i < n; ++i) {
-        for (index_t j = 0; j < i; ++j) CHECK(close(M.row(i)[j], product(lambda, j + 1, i), n));
-        CHECK(M.row(i)[i] == -7);  // the diagonal and what lies behind the columns are not its business
-        for (index_t j = i + 1; j < n; ++j) CHECK(close(M.row(i)[j], product(lambda, i + 1, j), n));
-        for (index_t j = n; j < stride; ++j) CHECK(M.row(i)[j] == -7);
-      }
-    }
-}
-
 TEMPLATE_TEST_CASE("a product of carried decays stays within one rounding of the exact one", "", float, double) {
   test::random_source random(413);
   const auto u = static_cast<wide>(std::numeric_limits<TestType>::epsilon() / 2);
@@ -116,4 +95,36 @@ TEMPLATE_TEST_CASE("carried decays of exactly one and zero", "", float, double) 
     CHECK(before(0) == 0);
     for (int n = 0; n < 50; ++n) CHECK(before(decay) == fresh(decay));
   }
+}
+
+TEMPLATE_TEST_CASE("a carried decay goes on from what was owed", "", float, double) {
+  test::random_source random(414);
+  bila::kernel::carried_decay<TestType> whole;
+  CHECK(whole.owed() == 1);
+  bila::kernel::carried_decay<TestType> half(whole.owed());
+  for (int n = 0; n < 200; ++n) {
+    const double decay = random.uniform(0.9, 1);
+    CHECK(half(decay) == whole(decay));
+    CHECK(half.owed() == whole.owed());
+    half = bila::kernel::carried_decay<TestType>(half.owed());
+  }
+}
+
+TEST_CASE("a held decay collects until half is left, and is then settled; no factor is lost") {
+  test::random_source random(415);
+  bila::kernel::held_decay held;
+  CHECK(held.held() == 1);
+  wide exact = 1, settled = 1;
+  for (int n = 1; n <= 2000; ++n) {
+    const double lambda = n % 3 == 0 ? 1 - 1e-9 : random.uniform(0.9, 1);
+    const double settle = held.decay(lambda);
+    exact *= lambda;
+    settled *= settle;
+    CHECK((settle == 1 || (settle < 0.5 && held.held() == 1)));
+    CHECK((held.held() >= 0.5 && held.held() <= 1));
+    REQUIRE(std::fabs(settled * held.held() / exact - 1) <= static_cast<wide>(n) * (std::numeric_limits<double>::epsilon() / 2));
+    held = bila::kernel::held_decay(held.held());  // as one half of a sequence passes it on to the other
+  }
+  CHECK(held.decay(0) == 0);
+  CHECK(held.held() == 1);
 }

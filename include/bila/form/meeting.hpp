@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two sweeps that meet in the middle. The forward sweep starts at the first token, the backward sweep at the last; up to the middle
+// each leaves its part of the rows, beyond it each finds the other's and finishes them. No work is done twice, no state is kept, and
+// the halves can run on two threads: the same sums in the same order as on one.
+#pragma once
+
+#include <bila/form/head.hpp>
+
+namespace bila::inline v0_1::form {
+
+/// What one half passes on to the other. The two states lie far apart: side by side, the prefetchers of two cores take each other's
+/// lines away, and the recurrent form gains nothing from a second thread.
+template <class Kernel, class Real>
+struct meeting {
+  meeting(kernel::arena& memory, head_size size, bool narrow_storage)
+      : forward(memory, size),
+        z(memory.numbers<Kernel, Real>(size.L)),
+        left(memory.padded<Kernel, Real>(narrow_storage ? size.L : 0, size.Dv)),
+        apart(memory.numbers<Kernel, double>(512)),
+        backward(memory, size) {}
+
+  struct state {
+    state(kernel::arena& memory, head_size size)
+        : S(memory.padded<Kernel, Real>(size.Dk, size.Dv)),
+          s(memory.numbers<Kernel, Real>(size.Dk)),
+          owed(memory.numbers<Kernel, double>(1)) {}
+
+    kernel::tile<Real> S;  // (Dk, Dv)
+    Real* s;               // (Dk) its row sums
+    double* owed;          // decay that is still to be applied to it
+  };
+
+  template <direction Way>
+  state& way() {
+    if constexpr (Way == direction::forward)
+      return forward;
+    else
+      return backward;
+  }
+
+  state forward;
+  Real* z;                  // (L) row sums so far
+  kernel::tile<Real> left;  // (L, Dv) rows so far, where y would round them
+  double* apart;            // a page
+  state backward;
+};
+
+/// Has the kernel write rows [first, first + n) to where the other sweep finds them: y, unless y would round them.
+template <class Kernel, class T, class Mask, class Real, class Write>
+void leave_rows(const head<T, Mask>& x, const meeting<Kernel, Real>& m, index_t first, index_t n, kernel::tile<Real> room,
+                const Write& write) {
+  if constexpr (is_narrow<T>) {
+    write(kernel::tile<Real>{m.left.row(first), n, m.left.columns, m.left.stride});
+  } else {
+    const kernel::tile<Real> rows = kernel::results<Kernel>(x.y.slice(first, n), room);  // (n, Dv)
+    write(rows);
+    kernel::store(x.y.slice(first, n), rows);
+  }
+}
+
+template <class Kernel, class T, class Mask, class Real>
+kernel::tile<const Real> left_rows(const head<T, Mask>& x, const meeting<Kernel, Real>& m, index_t first, index_t n,
+                                   kernel::tile<Real> room) {
+  if constexpr (is_narrow<T>)
+    return {m.left.row(first), n, m.left.columns, m.left.stride};
+  else
+    return kernel::whole_packets<Kernel>(rows<const T>(x.y.slice(first, n)), room);
+}
+
+/// What a sweep over some of the tokens has to do with their rows.
+struct duties {
+  bool finish;      // adds what lies inside the chunk, and normalises
+  bool other_left;  // starts from what the other sweep left
+};
+
+/// Calls sweep<Way>(first, last, duties) for the tokens first <= t < last that this share covers; middle is a chunk's border.
+template <class T, class Mask, class Sweep>
+void meet(const head<T, Mask>& x, share part, index_t middle, const Sweep& sweep) {
+  constexpr auto forward = direction::forward, backward = direction::backward;
+  const index_t L = x.q.count;
+  if (x.direction == forward) return sweep.template operator()<forward>(0, L, duties{.finish = true, .other_left = false});
+  if (x.direction == backward) return sweep.template operator()<backward>(0, L, duties{.finish = true, .other_left = false});
+  constexpr duties leave{.finish = false, .other_left = false}, finish{.finish = true, .other_left = true};
+  if (part.at != stage::finishing) {
+    if (part.has_half(0) && middle > 0) sweep.template operator()<forward>(0, middle, leave);
+    if (part.has_half(1) && middle < L) sweep.template operator()<backward>(middle, L, leave);
+  }
+  if (part.at != stage::leaving) {
+    if (part.has_half(1) && middle < L) sweep.template operator()<forward>(middle, L, finish);
+    if (part.has_half(0) && middle > 0) sweep.template operator()<backward>(0, middle, finish);
+  }
+}
+
+}  // namespace bila::inline v0_1::form
