@@ -56,8 +56,13 @@ form::head_size largest_head(const inputs<T>& in, const geometry& size) {
   return largest;
 }
 
-/// Waking a second thread costs as much as this many floating point operations on one.
+/// Waking a second thread costs as much as this many floating point operations on one; who brings threads has them awake.
 inline constexpr double worth_a_thread = 30e6;
+
+inline index_t threads_for(const cpu& backend, const geometry& size) {
+  const double operations = 8.0 * static_cast<double>(size.B * size.H * size.L) * static_cast<double>(size.Dk * size.Dv);
+  return backend.executor == nullptr && operations < worth_a_thread ? 1 : threads_of(backend);
+}
 
 /// Whether a form's sweeps meet in the middle of a head, so that its halves can run at the same time.
 template <class Kernel, class Form, class T>
@@ -77,8 +82,7 @@ schedule plan(const cpu& backend, const Form& form, const inputs<T>& in, const o
   const geometry size = geometry_of(in, out.y);
   const form::head_size largest = largest_head(in, size);
   const index_t heads = size.B * size.H * segments_of(in, size).count();
-  const double operations = 8.0 * static_cast<double>(size.B * size.H * size.L) * static_cast<double>(size.Dk * size.Dv);
-  const index_t threads = backend.executor == nullptr && operations < worth_a_thread ? 1 : threads_of(backend);
+  const index_t threads = threads_for(backend, size);
 
   schedule s{segments_of(in, size).count(), 1, 0, 0, 0, 0};
   // Heads first. A head is cut only if some threads would be left idle: in two halves that meet, then in shares that repeat its scores.
@@ -99,7 +103,7 @@ schedule plan(const cpu& backend, const Form& form, const inputs<T>& in, const o
 }
 
 template <class Mask>
-complaint check_gap(const Mask& mask, const char* way, double log, index_t b, index_t h, index_t t) {
+BILA_NOINLINE complaint check_gap(const Mask& mask, const char* way, double log, index_t b, index_t h, index_t t) {
   if (log <= 1e-6) return {};
   std::string place;
   if constexpr (names_parameters<Mask>)
@@ -156,30 +160,47 @@ complaint check_gates_apart(named_tensors outputs, const Mask& mask) {
   return {};
 }
 
+/// What decides whether a state has a meaning in a call.
+struct state_rules {
+  bool form_carries, mask_has_gaps, norm_uses_row_sum;
+  direction looks;  // of the call
+};
+
+template <class Form, class Mask, class Norm>
+state_rules rules_of(direction looks) {
+  return {!std::same_as<Form, form::full>, gapped<Mask>, Norm::uses_row_sum, looks};
+}
+
 /// A state needs a form and a mask that have it, a direction that looks there, and row sums if the norm does.
-template <class Form, class Mask, class T>
-complaint check_state_use(const char* name, const state<T>& x, direction looks, direction opposite, bool uses_row_sum) {
+template <class T>
+BILA_NOINLINE complaint check_state_use(const char* name, const state<T>& x, direction opposite, const state_rules& rules) {
   if (!x.given()) return {};
-  if constexpr (std::same_as<Form, form::full>)
-    return sentence(name, " is given, but form::full carries no state: recurrent and chunkwise do");
-  if constexpr (!gapped<Mask>) return sentence(name, " is given, but a mask without gaps has no state");
-  if (looks == opposite) return sentence(name, " is given, but the direction of the call does not look there");
-  if (uses_row_sum && x.z.data == nullptr) return sentence(name, ".z is missing, and the norm uses the row sum");
+  if (!rules.form_carries) return sentence(name, " is given, but form::full carries no state: recurrent and chunkwise do");
+  if (!rules.mask_has_gaps) return sentence(name, " is given, but a mask without gaps has no state");
+  if (rules.looks == opposite) return sentence(name, " is given, but the direction of the call does not look there");
+  if (rules.norm_uses_row_sum && x.z.data == nullptr) return sentence(name, ".z is missing, and the norm uses the row sum");
+  return {};
+}
+
+template <class T>
+BILA_NOINLINE complaint check_state_decay(const char* name, const state<T>& x) {
   if (x.log_decay.data != nullptr)
     for (index_t n = 0; n < x.log_decay.batches(); ++n)
       for (index_t h = 0; h < x.log_decay.heads(); ++h)
-        if (!(x.log_decay(n, h, 0, 0) <= 1e-6) && std::is_const_v<T>)
+        if (!(x.log_decay(n, h, 0, 0) <= 1e-6))
           return sentence(name, ".log_decay[n = ", n, ", h = ", h, "] = ", x.log_decay(n, h, 0, 0), ", a log decay must be <= 0");
   return {};
 }
 
-template <class Form, class Mask, class T>
-complaint check_states(const inputs<T>& in, const outputs<T>& out, bool uses_row_sum) {
+template <class T>
+BILA_NOINLINE complaint check_states(const inputs<T>& in, const outputs<T>& out, const state_rules& rules) {
   for (const complaint& wrong : {
-           check_state_use<Form, Mask>("initial_forward", in.initial_forward, in.direction, direction::backward, uses_row_sum),
-           check_state_use<Form, Mask>("initial_backward", in.initial_backward, in.direction, direction::forward, uses_row_sum),
-           check_state_use<Form, Mask>("final_forward", out.final_forward, in.direction, direction::backward, uses_row_sum),
-           check_state_use<Form, Mask>("final_backward", out.final_backward, in.direction, direction::forward, uses_row_sum),
+           check_state_use("initial_forward", in.initial_forward, direction::backward, rules),
+           check_state_use("initial_backward", in.initial_backward, direction::forward, rules),
+           check_state_use("final_forward", out.final_forward, direction::backward, rules),
+           check_state_use("final_backward", out.final_backward, direction::forward, rules),
+           check_state_decay("initial_forward", in.initial_forward),
+           check_state_decay("initial_backward", in.initial_backward),
        })
     if (!wrong.empty()) return wrong;
   return {};
@@ -195,7 +216,7 @@ complaint check_call(const cpu& backend, const Form& form, const Mask& mask, con
   if constexpr (requires { norm.check(); })
     if (wrong.empty()) wrong = norm.check();
   if (wrong.empty()) wrong = check(in, out);
-  if (wrong.empty()) wrong = check_states<Form, Mask>(in, out, Norm::uses_row_sum);
+  if (wrong.empty()) wrong = check_states(in, out, rules_of<Form, Mask, Norm>(in.direction));
   if (wrong.empty()) wrong = check_gates_apart(written_to(out), mask);  // before its values are looked at
   if (wrong.empty()) wrong = check_mask(mask, in, geometry_of(in, out.y));
   if (!wrong.empty() || backend.workspace.empty()) return wrong;

@@ -89,6 +89,7 @@ complaint check_gradient_call(const cpu& backend, const Form& form, const Mask& 
   if (to.scale != nullptr && in.scale == 0) return sentence("scale = 0: its gradient needs N, of which y keeps nothing");
   const std::array<index_t, 4> tokens{size.B, size.H, size.L, 1};
   const index_t sequences = sequences_of(in, size);
+  const state_rules rules = rules_of<Form, Mask, Norm>(in.direction);
   for (const complaint& words : {
            check_extents("row_sum", kept.row_sum, tokens),
            check_extents("gradients.q", to.q, in.q.extents),
@@ -100,15 +101,11 @@ complaint check_gradient_call(const cpu& backend, const Form& form, const Mask& 
            check_state("final_backward's gradient", dy.final_backward, sequences, size),
            check_state("gradients.initial_forward", to.initial_forward, sequences, size),
            check_state("gradients.initial_backward", to.initial_backward, sequences, size),
-           check_states<Form, Mask>(in, outputs<T>{}, Norm::uses_row_sum),
-           check_state_use<Form, Mask>("the gradient of final_forward", dy.final_forward, in.direction, direction::backward,
-                                       Norm::uses_row_sum),
-           check_state_use<Form, Mask>("the gradient of final_backward", dy.final_backward, in.direction, direction::forward,
-                                       Norm::uses_row_sum),
-           check_state_use<Form, Mask>("gradients.initial_forward", to.initial_forward, in.direction, direction::backward,
-                                       Norm::uses_row_sum),
-           check_state_use<Form, Mask>("gradients.initial_backward", to.initial_backward, in.direction, direction::forward,
-                                       Norm::uses_row_sum),
+           check_states(in, outputs<T>{}, rules),
+           check_state_use("the gradient of final_forward", dy.final_forward, direction::backward, rules),
+           check_state_use("the gradient of final_backward", dy.final_backward, direction::forward, rules),
+           check_state_use("gradients.initial_forward", to.initial_forward, direction::backward, rules),
+           check_state_use("gradients.initial_backward", to.initial_backward, direction::forward, rules),
            check_mask(mask, in, size),
        })
     if (!words.empty()) return words;
@@ -155,7 +152,7 @@ schedule plan_gradient(const cpu& backend, const Form& form, const inputs<T>& in
 
   schedule s{segments_of(in, size).count(), 1, 0, 0, counter.used() + inside.used(), 0};
   s.tasks = size.B * size.H == 0 ? 0 : size.B * head_groups(in) * s.segments;
-  s.workers = std::clamp<index_t>(s.tasks, 1, threads_of(backend));
+  s.workers = std::clamp<index_t>(s.tasks, 1, threads_for(backend, size));
   kernel::arena shared;
   shared.numbers<Kernel, double>(4 * size.B * size.H * s.segments);
   s.shared_bytes = shared.used();

@@ -3,7 +3,10 @@
 #include "allocation/count.hpp"
 #include "faults/faults.hpp"
 
+#include <bila/bila.hpp>
+
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <filesystem>
 #include <thread>
@@ -41,6 +44,27 @@ class prepared {
 };
 
 }  // namespace
+
+#if defined(__linux__)
+std::ptrdiff_t threads_of_this_process() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return std::distance(begin(tasks), end(tasks));
+}
+
+// The first test of this program, before anything has started a pool.
+TEST_CASE("P7: threads that would cost more than they bring are not started", "[performance]") {
+  const auto attend_with = [](index_t L) {
+    const auto x = sample({.L = L, .Dk = 64, .Dv = 64});
+    auto y = x.output();
+    bila::attend(bila::cpu{.threads = 3}, bila::form::chunkwise{}, bila::mask::all_ones{}, bila::norm::row_sum{1e-6}, x.inputs(), y.view());
+  };
+  const std::ptrdiff_t before = threads_of_this_process();
+  attend_with(500);
+  CHECK(threads_of_this_process() == before);
+  attend_with(5000);
+  CHECK(threads_of_this_process() > before);
+}
+#endif
 
 TEST_CASE("P1, A9: automatic is right at the lengths of images, and changes over where its rule says", "[performance]") {
   const auto many = sample({.B = 32, .H = 8, .L = 197, .Dk = 64, .Dv = 64});
@@ -116,10 +140,6 @@ TEST_CASE("P5: the second direction costs one number per token, not a second set
 
 #if defined(__linux__)
 TEST_CASE("P6: one thread starts none, several share one pool, however many callers there are", "[performance]") {
-  const auto threads_of_this_process = [] {
-    const std::filesystem::directory_iterator tasks("/proc/self/task");
-    return std::distance(begin(tasks), end(tasks));
-  };
   const std::ptrdiff_t callers = 4;
   for (const int threads : {1, 3}) {
     const auto x = sample({.H = 4, .L = 300, .Dk = 16, .Dv = 16});

@@ -11,7 +11,7 @@ namespace test {
 template <class Kernel, class T>
 void forward_with(const bila::cpu& backend, const any_form& form, const any_mask& mask, const any_norm& norm,
                   const bila::inputs<T>& in, const bila::outputs<T>& out) {
-  std::visit([&](const auto& f, const auto& m, const auto& n) { bila::attend<Kernel>(backend, f, m, n, in, out); }, form, mask,
+  std::visit([&](const auto& f, const auto& m, const auto& n) { bila::attend<Kernel>(spread(backend), f, m, n, in, out); }, form, mask,
              norm);
 }
 
@@ -19,7 +19,7 @@ template <class Kernel, class T>
 void backward_with(const bila::cpu& backend, const any_form& form, const any_mask& mask, const any_norm& norm,
                    const bila::inputs<T>& in, const bila::saved<T>& kept, const bila::output_gradients<T>& dy,
                    const bila::gradients<T>& to) {
-  std::visit([&](const auto& f, const auto& m, const auto& n) { bila::gradient<Kernel>(backend, f, m, n, in, kept, dy, to); }, form,
+  std::visit([&](const auto& f, const auto& m, const auto& n) { bila::gradient<Kernel>(spread(backend), f, m, n, in, kept, dy, to); }, form,
              mask, norm);
 }
 
@@ -53,7 +53,7 @@ void backward_pass(layer kernel, const bila::cpu& backend, const any_form& form,
 template <class T>
 std::size_t backward_bytes(const bila::cpu& backend, const any_form& form, const bila::inputs<T>& in,
                            const bila::tensor_view<const T>& y) {
-  return std::visit([&](const auto& f) { return bila::gradient_workspace_bytes(backend, f, in, y); }, form);
+  return std::visit([&](const auto& f) { return bila::gradient_workspace_bytes(spread(backend), f, in, y); }, form);
 }
 
 }  // namespace test

@@ -38,6 +38,18 @@ inline const std::array<any_norm, 3> all_norms{bila::norm::none{}, bila::norm::r
 std::string name_of(const any_form& form);
 std::string name_of(const any_norm& norm);
 
+/// bila leaves small calls on one thread of its own accord; tests want them spread all the same.
+inline bila::cpu spread(bila::cpu backend) {
+  struct whole_pool : bila::executor {
+    void run(bila::index_t n, void (*task)(void*, bila::index_t), void* context) override {
+      bila::detail::run_on_pool(n, task, context);
+    }
+  };
+  static whole_pool pool;
+  if (backend.threads != 1 && backend.executor == nullptr) backend.executor = &pool;
+  return backend;
+}
+
 /// bila::attend on the default kernel layer; T is float or double.
 template <class T>
 void attend(const bila::cpu& backend, const any_form& form, const any_mask& mask, const any_norm& norm, const bila::inputs<T>& in,

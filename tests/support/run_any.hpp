@@ -11,13 +11,13 @@ namespace test {
 template <class T>
 void attend(const bila::cpu& backend, const any_form& form, const any_mask& mask, const any_norm& norm, const bila::inputs<T>& in,
             const bila::tensor_view<T>& y) {
-  std::visit([&](const auto& f, const auto& m, const auto& n) { bila::attend(backend, f, m, n, in, y); }, form, mask, norm);
+  std::visit([&](const auto& f, const auto& m, const auto& n) { bila::attend(spread(backend), f, m, n, in, y); }, form, mask, norm);
 }
 
 template <class T>
 std::size_t workspace_bytes(const bila::cpu& backend, const any_form& form, const any_mask& mask, const any_norm& norm,
                             const bila::inputs<T>& in, const bila::tensor_view<T>& y) {
-  return std::visit([&](const auto& f, const auto& m, const auto& n) { return bila::workspace_bytes(backend, f, m, n, in, y); },
+  return std::visit([&](const auto& f, const auto& m, const auto& n) { return bila::workspace_bytes(spread(backend), f, m, n, in, y); },
                     form, mask, norm);
 }
 

@@ -69,7 +69,10 @@ struct global_state {
       const index_t n = (std::min)(block, last - at);
       const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.v);  // (n, Dv)
-      Kernel::accumulate(to.S, s, Real(1), to.S, s, k, static_cast<const Real*>(nullptr), v, {});
+      kernel::ahead next;
+      for (const rows<const T>& tokens : {x.k, x.v})
+        if (at + block < last) next.want(tokens.slice(at + block, (std::min)(block, last - at - block)));
+      Kernel::accumulate(to.S, s, Real(1), to.S, s, k, static_cast<const Real*>(nullptr), v, {}, &next);
     }
   }
 
@@ -82,7 +85,12 @@ struct global_state {
       std::fill_n(w.z, n, Real(0));
       if (Norm::uses_row_sum) Kernel::project(w.z, w.ones, q, w.s);
       const bool all = reciprocals(w.out, w.z, n, norm, x.scale);
-      Kernel::read(y, w.out, w.ones, q, w.S, {}, {}, {});
+      kernel::ahead next;
+      if (at + block < last) {
+        next.want(x.q.slice(at + block, (std::min)(block, last - at - block)));
+        next.want(x.y.slice(at + block, (std::min)(block, last - at - block)));
+      }
+      Kernel::read(y, w.out, w.ones, q, w.S, {}, {}, {}, &next);
       if (!all) divide_rest<Kernel>(y, w.z, norm, x.scale);
       kernel::store(x.y.slice(at, n), y);
       keep_row_sum(x, at, n, w.z, norm);

@@ -131,7 +131,7 @@ inline constexpr bool is_narrow = !std::is_same_v<T, real_of<T>>;
 
 /// The state that a sweep starts from: the given one, or zero.
 template <class Kernel, class Real>
-void start(kernel::tile<Real> S, Real* s, const head_state<const Real>& from) {
+BILA_NOINLINE void start(kernel::tile<Real> S, Real* s, const head_state<const Real>& from) {
   std::fill_n(s, kernel::round_up(S.rows, Kernel::template lanes<Real>), Real(0));
   if (from.S.data == nullptr) return kernel::clear(S);
   kernel::load(S, from.S);
@@ -140,7 +140,7 @@ void start(kernel::tile<Real> S, Real* s, const head_state<const Real>& from) {
 
 /// The state that a sweep ends in, where it is wanted; s is null if the norm has no row sum.
 template <class Real>
-void keep(const head_state<Real>& to, kernel::tile<Real> S, const Real* s) {
+BILA_NOINLINE void keep(const head_state<Real>& to, kernel::tile<Real> S, const Real* s) {
   if (to.S.data != nullptr) kernel::store(to.S, S);
   if (to.z.data != nullptr && s != nullptr)
     for (index_t c = 0; c < S.rows; ++c) to.z(c, 0) = s[c];
@@ -149,7 +149,7 @@ void keep(const head_state<Real>& to, kernel::tile<Real> S, const Real* s) {
 /// out_i, so that y_i = out_i N_i; 0 where the norm's divisor is 0. Returns false if a divisor's reciprocal is no normal number:
 /// such rows get 1 and are left to divide_rest.
 template <class Real, class Norm>
-bool reciprocals(Real* out, const Real* z, index_t n, const Norm& norm, double scale) {
+BILA_NOINLINE bool reciprocals(Real* out, const Real* z, index_t n, const Norm& norm, double scale) {
   bool all = true;
   for (index_t i = 0; i < n; ++i) {
     const quotient<Real> row = norm(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(scale));
@@ -162,7 +162,7 @@ bool reciprocals(Real* out, const Real* z, index_t n, const Norm& norm, double s
 }
 
 template <class Kernel, class Real, class Norm>
-void divide_rest(kernel::tile<Real> N, const Real* z, const Norm& norm, double scale) {
+BILA_NOINLINE void divide_rest(kernel::tile<Real> N, const Real* z, const Norm& norm, double scale) {
   for (index_t i = 0; i < N.rows; ++i) {
     const quotient<Real> row = norm(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(scale));
     if (std::isfinite(row.divisor) && row.divisor != 0 && !std::isnormal(1 / row.divisor))

@@ -29,10 +29,14 @@ struct recurrent {
           N(memory.padded<Kernel, Real>(block, size.Dv)),
           z(memory.numbers<Kernel, Real>(block)),
           out(memory.numbers<Kernel, Real>(block)),
+          read(memory.numbers<Kernel, Real>(block)),
+          settle(memory.numbers<Kernel, Real>(block)),
+          write(memory.numbers<Kernel, Real>(block)),
           lambda(memory.numbers<Kernel, double>(block + 1)) {}
 
     kernel::tile<Real> q, k, v, N;  // (block, Dk) (block, Dk) (block, Dv) (block, Dv)
     Real *z, *out;                  // (block)
+    Real *read, *settle, *write;    // (block) in the order of the sweep
     double* lambda;                 // (block + 1)
   };
 
@@ -92,18 +96,19 @@ struct recurrent {
       const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.v);  // (n, Dv)
       fill_decays<Kernel, Way>(x, at, n, w.lambda);
+      for (index_t i = 0; i < n; ++i) {
+        const index_t gap = forwards ? i + 1 : n - 1 - i;  // by which the state leaves the token
+        w.read[i] = static_cast<Real>(state.held());
+        w.write[i] = static_cast<Real>(1 / state.held());
+        w.settle[i] = static_cast<Real>(state.decay(at + gap == 0 || at + gap == L ? 1.0 : w.lambda[gap]));
+      }
       const auto step = [&](kernel::tile<Real> N) {
-        for (index_t i = 0; i < n; ++i) {
-          const index_t token = forwards ? i : n - 1 - i, gap = forwards ? token + 1 : token;  // by which the state leaves the token
-          const double lambda = at + gap == 0 || at + gap == L ? 1.0 : w.lambda[gap];
-          const Real read = static_cast<Real>(state.held()), write = static_cast<Real>(1 / state.held());
-          const Real settle = static_cast<Real>(state.decay(lambda));
-          Real* const z = Norm::uses_row_sum ? w.z + token : nullptr;
-          if (duty.finish)
-            Kernel::diagonal(N.row(token), z, static_cast<Real>(x.diagonal), q.row(token), k.row(token), k.columns, v.row(token),
-                             v.columns);
-          Kernel::step(N.row(token), z, read, q.row(token), S, s, settle, write, k.row(token), v.row(token));
-        }
+        Real* const z = Norm::uses_row_sum ? w.z : nullptr;
+        if (duty.finish) Kernel::diagonal(N, z, static_cast<Real>(x.diagonal), q, k, v);
+        if constexpr (!forwards) std::reverse(w.z, w.z + n);
+        Kernel::steps(along<Way>(N), z, w.read, along<Way>(q), S, Norm::uses_row_sum ? s : nullptr, w.settle, w.write, along<Way>(k),
+                      along<Way>(v));
+        if constexpr (!forwards) std::reverse(w.z, w.z + n);
       };
       const auto clear = [](kernel::tile<Real> N) {
         for (index_t i = 0; i < N.rows; ++i) std::fill_n(N.row(i), kernel::round_up(N.columns, Kernel::template lanes<Real>), Real(0));
@@ -131,6 +136,15 @@ struct recurrent {
     if (forwards ? last != L : first != 0) return;
     decay(S, s, state.held());
     keep(x.template final<Way>(), S, Norm::uses_row_sum ? s : nullptr);
+  }
+
+  /// The rows in the order of the sweep.
+  template <direction Way, class Real>
+  static kernel::tile<Real> along(kernel::tile<Real> x) {
+    if constexpr (Way == direction::forward)
+      return x;
+    else
+      return {x.row(x.rows - 1), x.rows, x.columns, -x.stride};
   }
 
   template <class Real>

@@ -11,8 +11,9 @@
 //   project(z, r, q, s)                z_i += r_i q_i . s                               the state's row sums s (Dk)
 //   project_transposed(z, r, qt, s)    the same, of q^T
 //   accumulate(S, s, g, H, h, k, w, v, x)  S = g H + (w o k)^T v,  s = g h + k^T w      x: room for w o k; S may be H, s may be h
-//   step(n, z, r, q, S, s, g, w, k, v) n += r q S,  z += r q . s,  S = g (S + w k v^T),  s = g (s + w k)      one token
-//   diagonal(n, z, w, q, k, Dk, v, Dv) n += w (q . k) v,  z += w (q . k)                one token on itself
+//   steps(N, z, r, q, S, s, g, w, k, v)  row by row: N_i += r_i q_i S,  z_i += r_i q_i . s,  S = g_i (S + w_i k_i v_i^T),
+//                                      s = g_i (s + w_i k_i)
+//   diagonal(N, z, w, q, k, v)         N_i += w (q_i . k_i) v_i,  z_i += w (q_i . k_i)
 //   scale(N, out)                      N_i = out_i N_i
 //   divide(n, Dv, factor, divisor)     n = factor n / divisor                           one row
 //   transpose(kt, k)                   kt = k^T
@@ -34,7 +35,7 @@
 //                                                                                       x: room for n numbers
 //
 // In read, out, left and A may be absent; in accumulate and gather w, for weights of one. z and s are null when not wanted.
-// Sums run over the inner index in order, whatever the address or the number of columns: the bits of an element of the result depend
+// The rows of the tiles in steps may lie backwards in memory: a stride may be negative. Sums run over the inner index in order, whatever the address or the number of columns: the bits of an element of the result depend
 // on the numbers that enter it and on nothing else.
 #pragma once
 
@@ -84,8 +85,8 @@ concept layer = requires(tile<Real> a, tile<const Real> b, rank_one<Real> M, Rea
   Kernel::project(z, r, b, r);
   Kernel::project_transposed(z, r, b, r);
   Kernel::accumulate(a, z, g, b, r, b, r, b, a);
-  Kernel::step(z, z, g, r, a, z, g, g, r, r);
-  Kernel::diagonal(z, z, g, r, r, index_t(), r, index_t());
+  Kernel::steps(a, z, r, b, a, z, r, r, b, b);
+  Kernel::diagonal(a, z, g, b, b, b);
   Kernel::scale(a, r);
   Kernel::divide(z, index_t(), g, g);
   Kernel::transpose(a, b);

@@ -152,35 +152,41 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void step(Real* n, Real* z, Real r, const Real* q, tile<Real> S, Real* s, Real g, Real w, const Real* k, const Real* v) {
+  static BILA_NOINLINE void steps(tile<Real> N, Real* z, const Real* r, operand<Real> q, tile<Real> S, Real* s, const Real* g,
+                                  const Real* w, operand<Real> k, operand<Real> v) {
     constexpr index_t width = lanes<Real>;
-    index_t d = 0;
     const index_t columns = kernel::round_up(S.columns, width);
-    if (g == 1) {  // most of the time, see held_decay
-      for (; d + 4 * width <= columns; d += 4 * width) step_columns<4, false>(n + d, r, q, S, d, g, w, k, v + d);
-      for (; d < columns; d += width) step_columns<1, false>(n + d, r, q, S, d, g, w, k, v + d);
-    } else {
-      for (; d + 4 * width <= columns; d += 4 * width) step_columns<4, true>(n + d, r, q, S, d, g, w, k, v + d);
-      for (; d < columns; d += width) step_columns<1, true>(n + d, r, q, S, d, g, w, k, v + d);
-    }
+    index_t d = 0;
+    for (; d + 4 * width <= columns; d += 4 * width) step_columns<4>(N, r, q, S, d, g, w, k, v);
+    for (; d < columns; d += width) step_columns<1>(N, r, q, S, d, g, w, k, v);
     if (z == nullptr) return;
-    const packet<Real> decay = simd::pset1<packet<Real>>(g), own = simd::pset1<packet<Real>>(w);
-    packet<Real> sum = simd::pset1<packet<Real>>(Real(0));
-    for (index_t c = 0; c < S.rows; c += width) {
-      const packet<Real> state = simd::ploadu<packet<Real>>(s + c);
-      sum = simd::pmadd(simd::ploadu<packet<Real>>(q + c), state, sum);
-      simd::pstoreu(s + c, simd::pmul(decay, simd::pmadd(own, simd::ploadu<packet<Real>>(k + c), state)));
+    for (index_t i = 0; i < N.rows; ++i) {
+      const packet<Real> decay = simd::pset1<packet<Real>>(g[i]), own = simd::pset1<packet<Real>>(w[i]);
+      packet<Real> sum = simd::pset1<packet<Real>>(Real(0));
+      for (index_t c = 0; c < S.rows; c += width) {
+        const packet<Real> state = simd::ploadu<packet<Real>>(s + c);
+        sum = simd::pmadd(simd::ploadu<packet<Real>>(q.row(i) + c), state, sum);
+        simd::pstoreu(s + c, simd::pmul(decay, simd::pmadd(own, simd::ploadu<packet<Real>>(k.row(i) + c), state)));
+      }
+      z[i] += r[i] * simd::predux(sum);
     }
-    *z += r * simd::predux(sum);
   }
 
   template <class Real>
-  static void diagonal(Real* n, Real* z, Real w, const Real* q, const Real* k, index_t Dk, const Real* v, index_t Dv) {
-    const Real score = w * simd::predux(products(q, k, Dk));
-    const auto weight = simd::pset1<packet<Real>>(score);
-    for (index_t d = 0; d < Dv; d += lanes<Real>)
-      simd::pstoreu(n + d, simd::pmadd(weight, simd::ploadu<packet<Real>>(v + d), simd::ploadu<packet<Real>>(n + d)));
-    if (z != nullptr) *z += score;
+  [[gnu::flatten]] static BILA_NOINLINE void diagonal(tile<Real> N, Real* z, Real w, operand<Real> q, operand<Real> k,
+                                                      operand<Real> v) {
+    Real row[lanes<Real>];
+    row_sums<Real>(
+        N.rows, [&](index_t i) BILA_LAMBDA_INLINE { return products(q.row(i), k.row(i), q.columns); },
+        [&](index_t first, packet<Real> scores) BILA_LAMBDA_INLINE {
+          simd::pstoreu(row, simd::pmul(simd::pset1<packet<Real>>(w), scores));
+          for (index_t i = first; i < (std::min)(first + lanes<Real>, N.rows); ++i) {
+            const auto score = simd::pset1<packet<Real>>(row[i - first]);
+            for (index_t d = 0; d < N.columns; d += lanes<Real>)
+              add_to(N.row(i) + d, simd::pmul(score, simd::ploadu<packet<Real>>(v.row(i) + d)));
+            if (z != nullptr) z[i] += row[i - first];
+          }
+        });
   }
 
   template <class Real>
@@ -629,31 +635,61 @@ struct packets {
     for (int n = 0; n < Packets; ++n) simd::pstoreu(s + c + n * width, sum[n]);
   }
 
-  template <int Packets, bool Decays, class Real>
-  static BILA_ALWAYS_INLINE void step_columns(Real* n, Real r, const Real* q, tile<Real> S, index_t d, Real g, Real w,
-                                              const Real* k, const Real* v) {
-    constexpr index_t width = lanes<Real>;
-    const packet<Real> decay = simd::pset1<packet<Real>>(g);
-    packet<Real> value[Packets], sum[Packets];
-    BILA_UNROLL
-    for (int p = 0; p < Packets; ++p) {
-      value[p] = simd::pmul(simd::pset1<packet<Real>>(w), simd::ploadu<packet<Real>>(v + p * width));
-      sum[p] = simd::pset1<packet<Real>>(Real(0));
-    }
-    for (index_t c = 0; c < S.rows; ++c) {
-      const packet<Real> q_c = simd::pset1<packet<Real>>(q[c]), k_c = simd::pset1<packet<Real>>(k[c]);
-      Real* const s = S.row(c) + d;
-      BILA_UNROLL
-      for (int p = 0; p < Packets; ++p) {
-        const packet<Real> state = simd::ploadu<packet<Real>>(s + p * width);
-        sum[p] = simd::pmadd(q_c, state, sum[p]);
-        packet<Real> next = simd::pmadd(k_c, value[p], state);
-        if constexpr (Decays) next = simd::pmul(decay, next);
-        simd::pstoreu(s + p * width, next);
+  /// Two tokens with one pass over the state where nothing has to be settled between them: half its loads and stores.
+  template <int Packets, class Real>
+  static BILA_ALWAYS_INLINE void step_columns(const tile<Real>& N, const Real* r, const tile<const Real>& q, const tile<Real>& S,
+                                              index_t d, const Real* g, const Real* w, const tile<const Real>& k,
+                                              const tile<const Real>& v) {
+    index_t i = 0;
+    while (i < N.rows) {
+      if (i + 1 < N.rows && g[i] == 1) {
+        if (g[i + 1] == 1)
+          step_tokens<2, Packets, false>(N, r, q, S, d, i, g, w, k, v);
+        else
+          step_tokens<2, Packets, true>(N, r, q, S, d, i, g, w, k, v);
+        i += 2;
+      } else {
+        step_tokens<1, Packets, true>(N, r, q, S, d, i, g, w, k, v);
+        ++i;
       }
     }
+  }
+
+  /// `Decays`: the last token settles.
+  template <int Tokens, int Packets, bool Decays, class Real>
+  static BILA_ALWAYS_INLINE void step_tokens(const tile<Real>& N, const Real* r, const tile<const Real>& q, const tile<Real>& S,
+                                             index_t d, index_t i, const Real* g, const Real* w, const tile<const Real>& k,
+                                             const tile<const Real>& v) {
+    constexpr index_t width = lanes<Real>;
+    const packet<Real> decay = simd::pset1<packet<Real>>(g[i + Tokens - 1]);
+    packet<Real> value[Tokens][Packets], sum[Tokens][Packets];
+    load(value, v.row(i) + d, v.stride);
+    scale_rows(value, w + i);
+    clear(sum);
+    const Real *q_i = q.row(i), *k_i = k.row(i);
+    for (index_t c = 0; c < S.rows; ++c) {
+      Real* const s = S.row(c) + d;
+      packet<Real> state[Packets];
+      BILA_UNROLL
+      for (int p = 0; p < Packets; ++p) state[p] = simd::ploadu<packet<Real>>(s + p * width);
+      BILA_UNROLL
+      for (int m = 0; m < Tokens; ++m) {
+        const packet<Real> q_c = simd::pset1<packet<Real>>(q_i[m * q.stride + c]), k_c = simd::pset1<packet<Real>>(k_i[m * k.stride + c]);
+        BILA_UNROLL
+        for (int p = 0; p < Packets; ++p) {
+          sum[m][p] = simd::pmadd(q_c, state[p], sum[m][p]);
+          state[p] = simd::pmadd(k_c, value[m][p], state[p]);
+        }
+      }
+      BILA_UNROLL
+      for (int p = 0; p < Packets; ++p) simd::pstoreu(s + p * width, Decays ? simd::pmul(decay, state[p]) : state[p]);
+    }
+    scale_rows(sum, r + i);
     BILA_UNROLL
-    for (int p = 0; p < Packets; ++p) add_to(n + p * width, simd::pmul(simd::pset1<packet<Real>>(r), sum[p]));
+    for (int m = 0; m < Tokens; ++m) {
+      BILA_UNROLL
+      for (int p = 0; p < Packets; ++p) add_to(N.row(i + m) + d + p * width, sum[m][p]);
+    }
   }
 };
 

@@ -86,27 +86,33 @@ struct reference {
   }
 
   template <class Real>
-  static void step(Real* n, Real* z, Real r, const Real* q, tile<Real> S, Real* s, Real g, Real w, const Real* k, const Real* v) {
-    for (index_t d = 0; d < S.columns; ++d) {
+  static void steps(tile<Real> N, Real* z, const Real* r, operand<Real> q, tile<Real> S, Real* s, const Real* g, const Real* w,
+                    operand<Real> k, operand<Real> v) {
+    for (index_t i = 0; i < N.rows; ++i) {
+      for (index_t d = 0; d < S.columns; ++d) {
+        wide<Real> sum = 0;
+        for (index_t c = 0; c < S.rows; ++c) sum += wide<Real>(q.row(i)[c]) * S.row(c)[d];
+        N.row(i)[d] += static_cast<Real>(r[i] * sum);
+        for (index_t c = 0; c < S.rows; ++c)
+          S.row(c)[d] = static_cast<Real>(g[i] * (S.row(c)[d] + wide<Real>(w[i]) * k.row(i)[c] * v.row(i)[d]));
+      }
+      if (z == nullptr) continue;
       wide<Real> sum = 0;
-      for (index_t c = 0; c < S.rows; ++c) sum += wide<Real>(q[c]) * S.row(c)[d];
-      n[d] += static_cast<Real>(r * sum);
-      for (index_t c = 0; c < S.rows; ++c) S.row(c)[d] = static_cast<Real>(g * (S.row(c)[d] + wide<Real>(w) * k[c] * v[d]));
+      for (index_t c = 0; c < S.rows; ++c) sum += wide<Real>(q.row(i)[c]) * s[c];
+      z[i] += static_cast<Real>(r[i] * sum);
+      for (index_t c = 0; c < S.rows; ++c) s[c] = static_cast<Real>(g[i] * (s[c] + wide<Real>(w[i]) * k.row(i)[c]));
     }
-    if (z == nullptr) return;
-    wide<Real> sum = 0;
-    for (index_t c = 0; c < S.rows; ++c) sum += wide<Real>(q[c]) * s[c];
-    *z += static_cast<Real>(r * sum);
-    for (index_t c = 0; c < S.rows; ++c) s[c] = static_cast<Real>(g * (s[c] + wide<Real>(w) * k[c]));
   }
 
   template <class Real>
-  static void diagonal(Real* n, Real* z, Real w, const Real* q, const Real* k, index_t Dk, const Real* v, index_t Dv) {
-    wide<Real> score = 0;
-    for (index_t c = 0; c < Dk; ++c) score += wide<Real>(q[c]) * k[c];
-    score *= w;
-    for (index_t d = 0; d < Dv; ++d) n[d] += static_cast<Real>(score * v[d]);
-    if (z != nullptr) *z += static_cast<Real>(score);
+  static void diagonal(tile<Real> N, Real* z, Real w, operand<Real> q, operand<Real> k, operand<Real> v) {
+    for (index_t i = 0; i < N.rows; ++i) {
+      wide<Real> score = 0;
+      for (index_t c = 0; c < q.columns; ++c) score += wide<Real>(q.row(i)[c]) * k.row(i)[c];
+      score *= w;
+      for (index_t d = 0; d < N.columns; ++d) N.row(i)[d] += static_cast<Real>(score * v.row(i)[d]);
+      if (z != nullptr) z[i] += static_cast<Real>(score);
+    }
   }
 
   template <class Real>

@@ -3,6 +3,7 @@
 // Every factor is at most one, so nothing overflows, an exact zero stays zero, and underflow is the right answer.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/kernel/contract.hpp>
 
 #include <algorithm>
@@ -24,7 +25,7 @@ struct border_weights {
 };
 
 template <class Real>
-void scan_forward(border_weights<Real>& w, const double* lambda, index_t n) {
+BILA_NOINLINE void scan_forward(border_weights<Real>& w, const double* lambda, index_t n) {
   double product = 1;
   for (index_t i = 0; i < n; ++i) w.read[i] = static_cast<Real>(product *= lambda[i]);
   w.total = product;
@@ -36,7 +37,7 @@ void scan_forward(border_weights<Real>& w, const double* lambda, index_t n) {
 }
 
 template <class Real>
-void scan_backward(border_weights<Real>& w, const double* lambda, index_t n) {
+BILA_NOINLINE void scan_backward(border_weights<Real>& w, const double* lambda, index_t n) {
   double product = 1;
   for (index_t i = n - 1; i >= 0; --i) w.read[i] = static_cast<Real>(product *= lambda[i + 1]);
   w.total = product;

@@ -292,7 +292,7 @@ struct verbs {
     return x.content();
   }
 
-  /// Of the decays of gaps 0..n, where those before the first and after the last token are not inside the square.
+  /// Of the decays of gaps 0..n; null: a side without decays.
   matrix scan_square(index_t n, const row_of_doubles* up, const row_of_doubles* down) const {
     space M = tile_of(matrix(n, n));
     M.forget();
@@ -484,11 +484,10 @@ plain<Real> transposed(const plain<Real>& x) {
   return result;
 }
 
-/// The decays of gaps 0..n; the first and the last are not inside the chunk, and NaN.
+/// The decays of gaps 0..n, with or without exact zeros.
 plain<double> decays(test::random_source& from, index_t n, bool with_zeros) {
   plain<double> result(1, n + 1);
   for (double& x : result.x) x = with_zeros && from.below(4) == 0 ? 0 : from.uniform(0.2, 1);
-  result.x.front() = result.x.back() = std::numeric_limits<double>::quiet_NaN();
   return result;
 }
 
@@ -804,6 +803,21 @@ TEMPLATE_TEST_CASE("the square of a chunk's decays", "", ALL_LAYERS) {
     }
 }
 
+TEMPLATE_TEST_CASE("the square of a chunk's decays does not look at the gaps before its first and after its last token", "",
+                   ALL_LAYERS) {
+  using Kernel = typename TestType::kernel;
+  using Real = typename TestType::real;
+  test::random_source from(407);
+  for (const index_t n : {1, 2, 7, 8, 9, 16, 33}) {
+    const verbs<Kernel, Real> run{{from.below(5), from.below(3)}};
+    auto up = decays(from, n, false), down = decays(from, n, false);
+    const auto M = run.scan_square(n, &up, &down);
+    up.x.front() = up.x.back() = down.x.front() = down.x.back() = std::numeric_limits<double>::quiet_NaN();
+    INFO("n=" << n);
+    CHECK(same_bits(run.scan_square(n, &up, &down), M));
+  }
+}
+
 TEMPLATE_TEST_CASE("exponentials of log decays: one for zero, nothing for minus infinity", "", ALL_LAYERS) {
   using Kernel = typename TestType::kernel;
   test::random_source from(405);
@@ -831,6 +845,22 @@ TEMPLATE_TEST_CASE("exponentials of log decays: one for zero, nothing for minus 
   }
 }
 
+TEMPLATE_TEST_CASE("an exponential has the same bits anywhere, beside any others", "", ALL_LAYERS) {
+  using Kernel = typename TestType::kernel;
+  test::random_source from(406);
+  plain<double> logs(1, 300);
+  for (double& x : logs.x) x = from.uniform(-30, 0);
+  const auto all = verbs<Kernel, double>{}.exponentials(logs);
+  for (int n = 0; n < 200; ++n) {
+    const index_t first = from.below(logs.columns), count = 1 + from.below(std::min<index_t>(20, logs.columns - first));
+    plain<double> some(1, count), expected(1, count);
+    std::copy_n(logs.x.begin() + first, count, some.x.begin());
+    std::copy_n(all.x.begin() + first, count, expected.x.begin());
+    INFO(count << " from " << first);
+    CHECK(same_bits(verbs<Kernel, double>{{from.below(17), 0}}.exponentials(some), expected));
+  }
+}
+
 TEMPLATE_TEST_CASE("an element has the same bits at any address, beside any other rows and columns", "", ALL_LAYERS) {
   using Kernel = typename TestType::kernel;
   using Real = typename TestType::real;
@@ -846,8 +876,6 @@ TEMPLATE_TEST_CASE("an element has the same bits at any address, beside any othe
   const auto qt = transposed(q), dyt = transposed(N);
   const Real g = Real(0.7), w = Real(1.3);
   const verbs<Kernel, Real> here{};
-  plain<double> logs(1, 61);
-  for (double& x : logs.x) x = from.uniform(-30, 0);
 
   const auto dense = here.score(k, qt, M, &z), ranked = here.score(k, qt, {c, r}, &z);
   const auto products = here.apply(N, A, v), states_read = here.read(r, q, S, {&out, &A, &v, &N}),
@@ -859,7 +887,6 @@ TEMPLATE_TEST_CASE("an element has the same bits at any address, beside any othe
   const auto own = here.diagonal(N.part(1, s.Dv), z.part(1, 1), w, q.part(1, s.Dk), k.part(1, s.Dk), v.part(1, s.Dv));
   const auto scaled = here.scale(N, out), quotients = here.divide(N.part(1, s.Dv), w, g);
   const auto square = here.scan_square(s.n, &up, &down);
-  const auto exponentials = here.exponentials(logs);
   const auto adjoint = here.score_gradient(A, v, dyt, r, b, M), adjoint_ranked = here.score_gradient(A, v, dyt, r, b, {c, r});
   const auto back = here.multiply(v, A, N), rank_one = here.outer(A, c, r), added = here.add(A, M);
   const auto gathered = here.gather(g, sums, k, &c), gathered_ones = here.gather(g, sums, k, nullptr);
@@ -909,14 +936,8 @@ TEMPLATE_TEST_CASE("an element has the same bits at any address, beside any othe
     CHECK(same_bits(there.scale(N_md, out_m), scaled.part(m, Dv)));
     CHECK(same_bits(there.divide(N.part(1, Dv), w, g), quotients.part(1, Dv)));
 
-    auto up_n = up.part(1, keys + 1), down_n = down.part(1, keys + 1);
-    up_n(0, keys) = down_n(0, keys) = std::numeric_limits<double>::quiet_NaN();
+    const auto up_n = up.part(1, keys + 1), down_n = down.part(1, keys + 1);
     CHECK(same_bits(there.scan_square(keys, &up_n, &down_n), square.part(keys, keys)));
-    const index_t first = from.below(logs.columns), count = 1 + from.below(logs.columns - first);
-    plain<double> some(1, count), expected(1, count);
-    std::copy_n(logs.x.begin() + first, count, some.x.begin());
-    std::copy_n(exponentials.x.begin() + first, count, expected.x.begin());
-    CHECK(same_bits(there.exponentials(some), expected));
 
     const auto same_gradients = [&](const auto& found, const auto& all) {
       return same_bits(found.G, all.G.part(keys, m)) && same_bits(found.E, all.E.part(keys, m)) &&
