@@ -43,6 +43,10 @@ class pool {
   /// Returns false, having done nothing, while another caller's job runs.
   bool try_run(index_t n, void (*task)(void*, index_t), void* context) {
     if (busy_.test_and_set(std::memory_order_acquire)) return false;
+    struct release {  // also if a thread cannot be started
+      std::atomic_flag& busy;
+      ~release() { busy.clear(std::memory_order_release); }
+    } at_the_end{busy_};
     while (static_cast<index_t>(threads_.size()) < n - 1) threads_.emplace_back([this] { work(); });
     task_ = task;
     context_ = context;
@@ -51,7 +55,6 @@ class pool {
     while (take_one()) {
     }
     for (std::uint32_t left = unfinished_; left != 0; left = unfinished_) wait_for_change(unfinished_, left);
-    busy_.clear(std::memory_order_release);
     return true;
   }
 

@@ -146,17 +146,28 @@ BILA_NOINLINE void keep(const head_state<Real>& to, kernel::tile<Real> S, const 
     for (index_t c = 0; c < S.rows; ++c) to.z(c, 0) = s[c];
 }
 
-/// out_i, so that y_i = out_i N_i; 0 where the norm's divisor is 0. Returns false if a divisor's reciprocal is no normal number:
-/// such rows get 1 and are left to divide_rest.
+/// Whether y_i = N_i (factor / divisor) keeps its digits, and its zero if the divisor is 0 and N_i no number.
+template <class Real>
+bool scales(const quotient<Real>& row) {
+  if (row.divisor == 0) return false;
+  const Real inverse = 1 / row.divisor;
+  return !std::isfinite(row.divisor) || (std::isnormal(inverse) && (row.factor == 0 || std::isnormal(row.factor * inverse)));
+}
+
+template <class Real, class Norm>
+quotient<Real> quotient_of(const Norm& norm, const Real* z, index_t i, double scale) {
+  return norm(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(scale));
+}
+
+/// out_i, so that y_i = out_i N_i. Returns false if that is not so for some rows: they get 1 and are left to divide_rest.
 template <class Real, class Norm>
 BILA_NOINLINE bool reciprocals(Real* out, const Real* z, index_t n, const Norm& norm, double scale) {
   bool all = true;
   for (index_t i = 0; i < n; ++i) {
-    const quotient<Real> row = norm(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(scale));
-    const Real inverse = 1 / row.divisor;
-    const bool extreme = std::isfinite(row.divisor) && row.divisor != 0 && !std::isnormal(inverse);
-    out[i] = row.divisor == 0 ? Real(0) : extreme ? Real(1) : row.factor * inverse;
-    all = all && !extreme;
+    const quotient<Real> row = quotient_of(norm, z, i, scale);
+    const bool scaled = scales(row);
+    out[i] = scaled ? row.factor * (1 / row.divisor) : Real(1);
+    all = all && scaled;
   }
   return all;
 }
@@ -164,8 +175,10 @@ BILA_NOINLINE bool reciprocals(Real* out, const Real* z, index_t n, const Norm& 
 template <class Kernel, class Real, class Norm>
 BILA_NOINLINE void divide_rest(kernel::tile<Real> N, const Real* z, const Norm& norm, double scale) {
   for (index_t i = 0; i < N.rows; ++i) {
-    const quotient<Real> row = norm(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(scale));
-    if (std::isfinite(row.divisor) && row.divisor != 0 && !std::isnormal(1 / row.divisor))
+    const quotient<Real> row = quotient_of(norm, z, i, scale);
+    if (row.divisor == 0)
+      std::fill_n(N.row(i), N.columns, Real(0));
+    else if (!scales(row))
       Kernel::divide(N.row(i), N.columns, row.factor, row.divisor);
   }
 }

@@ -25,6 +25,7 @@ struct recurrent {
     scratch(kernel::arena& memory, head_size size)
         : q(memory.padded<Kernel, Real>(block, size.Dk)),
           k(memory.padded<Kernel, Real>(block, size.Dk)),
+          weighted(memory.padded<Kernel, Real>(block, size.Dk)),
           v(memory.padded<Kernel, Real>(block, size.Dv)),
           N(memory.padded<Kernel, Real>(block, size.Dv)),
           z(memory.numbers<Kernel, Real>(block)),
@@ -34,7 +35,7 @@ struct recurrent {
           write(memory.numbers<Kernel, Real>(block)),
           lambda(memory.numbers<Kernel, double>(block + 1)) {}
 
-    kernel::tile<Real> q, k, v, N;  // (block, Dk) (block, Dk) (block, Dv) (block, Dv)
+    kernel::tile<Real> q, k, weighted, v, N;  // (block, Dk) (block, Dk) (block, Dk) (block, Dv) (block, Dv)
     Real *z, *out;                  // (block)
     Real *read, *settle, *write;    // (block) in the order of the sweep
     double* lambda;                 // (block + 1)
@@ -107,7 +108,7 @@ struct recurrent {
         if (duty.finish) Kernel::diagonal(N, z, static_cast<Real>(x.diagonal), q, k, v);
         if constexpr (!forwards) std::reverse(w.z, w.z + n);
         Kernel::steps(along<Way>(N), z, w.read, along<Way>(q), S, Norm::uses_row_sum ? s : nullptr, w.settle, w.write, along<Way>(k),
-                      along<Way>(v));
+                      along<Way>(v), w.weighted);
         if constexpr (!forwards) std::reverse(w.z, w.z + n);
       };
       const auto clear = [](kernel::tile<Real> N) {

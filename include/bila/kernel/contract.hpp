@@ -11,8 +11,8 @@
 //   project(z, r, q, s)                z_i += r_i q_i . s                               the state's row sums s (Dk)
 //   project_transposed(z, r, qt, s)    the same, of q^T
 //   accumulate(S, s, g, H, h, k, w, v, x)  S = g H + (w o k)^T v,  s = g h + k^T w      x: room for w o k; S may be H, s may be h
-//   steps(N, z, r, q, S, s, g, w, k, v)  row by row: N_i += r_i q_i S,  z_i += r_i q_i . s,  S = g_i (S + w_i k_i v_i^T),
-//                                      s = g_i (s + w_i k_i)
+//   steps(N, z, r, q, S, s, g, w, k, v, x)  row by row: N_i += r_i q_i S,  z_i += r_i q_i . s,  S = g_i (S + w_i k_i v_i^T),
+//                                      s = g_i (s + w_i k_i)                            x: room for w o k
 //   diagonal(N, z, w, q, k, v)         N_i += w (q_i . k_i) v_i,  z_i += w (q_i . k_i)
 //   scale(N, out)                      N_i = out_i N_i
 //   divide(n, Dv, factor, divisor)     n = factor n / divisor                           one row
@@ -50,7 +50,8 @@ namespace bila::inline v0_1::kernel {
 /// A row-major matrix in the workspace or in the user's memory.
 ///
 /// Padded tiles have `stride` a multiple of Kernel::lanes<Real>; the columns from `columns` up to the next multiple are zero and
-/// may be read and written with the rest; so it is with vectors (z, r, s, out).
+/// may be read and written with the rest. Vectors reach to the end of the last packet too; along features (s, h), and a and b of
+/// score_gradient, they are zero there, elsewhere it does not matter.
 template <class Real>
 struct tile {
   Real* data = nullptr;
@@ -85,7 +86,7 @@ concept layer = requires(tile<Real> a, tile<const Real> b, rank_one<Real> M, Rea
   Kernel::project(z, r, b, r);
   Kernel::project_transposed(z, r, b, r);
   Kernel::accumulate(a, z, g, b, r, b, r, b, a);
-  Kernel::steps(a, z, r, b, a, z, r, r, b, b);
+  Kernel::steps(a, z, r, b, a, z, r, r, b, b, a);
   Kernel::diagonal(a, z, g, b, b, b);
   Kernel::scale(a, r);
   Kernel::divide(z, index_t(), g, g);

@@ -153,20 +153,23 @@ struct packets {
 
   template <class Real>
   static BILA_NOINLINE void steps(tile<Real> N, Real* z, const Real* r, operand<Real> q, tile<Real> S, Real* s, const Real* g,
-                                  const Real* w, operand<Real> k, operand<Real> v) {
+                                  const Real* w, operand<Real> k, operand<Real> v, tile<Real> weighted) {
     constexpr index_t width = lanes<Real>;
+    for (index_t i = 0; i < N.rows; ++i)
+      for (index_t c = 0; c < k.columns; c += width)
+        simd::pstoreu(weighted.row(i) + c, simd::pmul(simd::pset1<packet<Real>>(w[i]), simd::ploadu<packet<Real>>(k.row(i) + c)));
     const index_t columns = kernel::round_up(S.columns, width);
     index_t d = 0;
-    for (; d + 4 * width <= columns; d += 4 * width) step_columns<4>(N, r, q, S, d, g, w, k, v);
-    for (; d < columns; d += width) step_columns<1>(N, r, q, S, d, g, w, k, v);
+    for (; d + 4 * width <= columns; d += 4 * width) step_columns<4>(N, r, q, S, d, g, operand<Real>(weighted), v);
+    for (; d < columns; d += width) step_columns<1>(N, r, q, S, d, g, operand<Real>(weighted), v);
     if (z == nullptr) return;
     for (index_t i = 0; i < N.rows; ++i) {
-      const packet<Real> decay = simd::pset1<packet<Real>>(g[i]), own = simd::pset1<packet<Real>>(w[i]);
+      const packet<Real> decay = simd::pset1<packet<Real>>(g[i]);
       packet<Real> sum = simd::pset1<packet<Real>>(Real(0));
       for (index_t c = 0; c < S.rows; c += width) {
         const packet<Real> state = simd::ploadu<packet<Real>>(s + c);
         sum = simd::pmadd(simd::ploadu<packet<Real>>(q.row(i) + c), state, sum);
-        simd::pstoreu(s + c, simd::pmul(decay, simd::pmadd(own, simd::ploadu<packet<Real>>(k.row(i) + c), state)));
+        simd::pstoreu(s + c, simd::pmul(decay, simd::padd(simd::ploadu<packet<Real>>(weighted.row(i) + c), state)));
       }
       z[i] += r[i] * simd::predux(sum);
     }
@@ -217,16 +220,15 @@ struct packets {
     }
   }
 
-  /// Eigen's exponential does not reach zero: it stops at exp(-709).
   static void exponentials(double* x, index_t n) {
     constexpr index_t width = lanes<double>;
     index_t t = 0;
-    for (; t + width <= n; t += width) {
-      const packet<double> log = simd::ploadu<packet<double>>(x + t);
-      const packet<double> vanishes = simd::pcmp_lt(log, simd::pset1<packet<double>>(-708.0));
-      simd::pstoreu(x + t, simd::pandnot(simd::pexp(log), vanishes));
-    }
-    for (; t < n; ++t) x[t] = x[t] < -708.0 ? 0.0 : std::exp(x[t]);
+    for (; t + width <= n; t += width) exponential(x + t);
+    if (t == n) return;
+    double rest[width] = {};  // not by another function: its last bit would depend on the place
+    std::copy(x + t, x + n, rest);
+    exponential(rest);
+    std::copy(rest, rest + (n - t), x + t);
   }
 
   /// A few columns at a time, whose running products stay in a register.
@@ -241,13 +243,13 @@ struct packets {
       Real* const to = M.data + first;
       packet<double> product = simd::pset1<packet<double>>(0.0);
       for (index_t a = last - 1; a >= 0; --a) {
-        product = simd::pmul(product, simd::pset1<packet<double>>(up == nullptr ? 0.0 : up[a + 1]));
+        product = simd::pmul(product, simd::pset1<packet<double>>(up == nullptr || a + 1 == n ? 0.0 : up[a + 1]));
         store_rounded(to + a * M.stride, product);
         if (a >= first) product = simd::padd(product, simd::ploadu<packet<double>>(unit + width - (a - first)));
       }
       product = simd::pset1<packet<double>>(0.0);
       for (index_t a = first; a < last; ++a) {
-        product = simd::pmul(product, simd::pset1<packet<double>>(down == nullptr ? 0.0 : down[a]));
+        product = simd::pmul(product, simd::pset1<packet<double>>(down == nullptr || a == first ? 0.0 : down[a]));
         Real* const row = to + a * M.stride;
         Real below[width];
         store_rounded(below, product);
@@ -537,6 +539,13 @@ struct packets {
     return simd::pmul(simd::pset1<packet<Real>>(M.keys[j]), simd::ploadu<packet<Real>>(M.queries + i));
   }
 
+  /// Eigen's exponential does not reach zero: it stops at exp(-709).
+  static BILA_ALWAYS_INLINE void exponential(double* x) {
+    const packet<double> log = simd::ploadu<packet<double>>(x);
+    const packet<double> vanishes = simd::pcmp_lt(log, simd::pset1<packet<double>>(-708.0));
+    simd::pstoreu(x, simd::pandnot(simd::pexp(log), vanishes));
+  }
+
   template <class Real>
   static BILA_ALWAYS_INLINE void add_to(Real* x, const packet<Real>& y) {
     simd::pstoreu(x, simd::padd(simd::ploadu<packet<Real>>(x), y));
@@ -638,18 +647,17 @@ struct packets {
   /// Two tokens with one pass over the state where nothing has to be settled between them: half its loads and stores.
   template <int Packets, class Real>
   static BILA_ALWAYS_INLINE void step_columns(const tile<Real>& N, const Real* r, const tile<const Real>& q, const tile<Real>& S,
-                                              index_t d, const Real* g, const Real* w, const tile<const Real>& k,
-                                              const tile<const Real>& v) {
+                                              index_t d, const Real* g, const tile<const Real>& k, const tile<const Real>& v) {
     index_t i = 0;
     while (i < N.rows) {
       if (i + 1 < N.rows && g[i] == 1) {
         if (g[i + 1] == 1)
-          step_tokens<2, Packets, false>(N, r, q, S, d, i, g, w, k, v);
+          step_tokens<2, Packets, false>(N, r, q, S, d, i, g, k, v);
         else
-          step_tokens<2, Packets, true>(N, r, q, S, d, i, g, w, k, v);
+          step_tokens<2, Packets, true>(N, r, q, S, d, i, g, k, v);
         i += 2;
       } else {
-        step_tokens<1, Packets, true>(N, r, q, S, d, i, g, w, k, v);
+        step_tokens<1, Packets, true>(N, r, q, S, d, i, g, k, v);
         ++i;
       }
     }
@@ -658,13 +666,11 @@ struct packets {
   /// `Decays`: the last token settles.
   template <int Tokens, int Packets, bool Decays, class Real>
   static BILA_ALWAYS_INLINE void step_tokens(const tile<Real>& N, const Real* r, const tile<const Real>& q, const tile<Real>& S,
-                                             index_t d, index_t i, const Real* g, const Real* w, const tile<const Real>& k,
-                                             const tile<const Real>& v) {
+                                             index_t d, index_t i, const Real* g, const tile<const Real>& k, const tile<const Real>& v) {
     constexpr index_t width = lanes<Real>;
     const packet<Real> decay = simd::pset1<packet<Real>>(g[i + Tokens - 1]);
     packet<Real> value[Tokens][Packets], sum[Tokens][Packets];
     load(value, v.row(i) + d, v.stride);
-    scale_rows(value, w + i);
     clear(sum);
     const Real *q_i = q.row(i), *k_i = k.row(i);
     for (index_t c = 0; c < S.rows; ++c) {

@@ -244,21 +244,36 @@ struct verbs {
     matrix n, z, S, s;
   };
 
-  after_step step(const matrix& n, const matrix& z, Real r, const matrix& q, const matrix& S, const matrix& s, Real g, Real w,
-                  const matrix& k, const matrix& v, bool sums = true) const {
-    space row = tile_of(n), sum = elements_of(z), left = tile_of(q), now = tile_of(S), total = tile_of(s), key = tile_of(k),
-          value = tile_of(v);
-    Kernel::step(row.numbers(), sums ? sum.numbers() : nullptr, r, left.numbers(), now.get(), sums ? total.numbers() : nullptr, g,
-                 w, key.numbers(), value.numbers());
-    CHECK((row.clean() && sum.clean() && left.kept(q) && now.clean() && total.clean() && key.kept(k) && value.kept(v)));
+  /// Rows of N, q, k and v in their order, or with negative strides from the last to the first.
+  after_step steps(const matrix& N, const matrix& z, const matrix& r, const matrix& q, const matrix& S, const matrix& s,
+                   const matrix& g, const matrix& w, const matrix& k, const matrix& v, bool sums = true, bool backwards = false) const {
+    space row = tile_of(N), sum = elements_of(z), read = tile_of(r), left = tile_of(q), now = tile_of(S), total = tile_of(s),
+          settle = tile_of(g), write = tile_of(w), key = tile_of(k), value = tile_of(v), x = tile_of(matrix(k.rows, k.columns));
+    const auto order = [&](space& of) {
+      const tile<Real> t = of.get();
+      return backwards ? tile<Real>{t.row(t.rows - 1), t.rows, t.columns, -t.stride} : t;
+    };
+    Kernel::steps(order(row), sums ? sum.numbers() : nullptr, read.numbers(), order(left), now.get(), sums ? total.numbers() : nullptr,
+                  settle.numbers(), write.numbers(), order(key), order(value), x.get());
+    CHECK((row.clean() && sum.clean() && read.kept(r) && left.kept(q) && now.clean() && total.clean() && settle.kept(g) &&
+           write.kept(w) && key.kept(k) && value.kept(v) && x.within()));
     return {row.content(), sum.content(), now.content(), total.content()};
   }
 
-  std::pair<matrix, matrix> diagonal(const matrix& n, const matrix& z, Real w, const matrix& q, const matrix& k, const matrix& v,
+  after_step step(const matrix& n, const matrix& z, Real r, const matrix& q, const matrix& S, const matrix& s, Real g, Real w,
+                  const matrix& k, const matrix& v, bool sums = true) const {
+    const auto number = [](Real x) {
+      matrix one(1, 1);
+      one(0, 0) = x;
+      return one;
+    };
+    return steps(n, z, number(r), q, S, s, number(g), number(w), k, v, sums);
+  }
+
+  std::pair<matrix, matrix> diagonal(const matrix& N, const matrix& z, Real w, const matrix& q, const matrix& k, const matrix& v,
                                      bool sums = true) const {
-    space row = tile_of(n), sum = elements_of(z), left = tile_of(q), key = tile_of(k), value = tile_of(v);
-    Kernel::diagonal(row.numbers(), sums ? sum.numbers() : nullptr, w, left.numbers(), key.numbers(), q.columns, value.numbers(),
-                     v.columns);
+    space row = tile_of(N), sum = elements_of(z), left = tile_of(q), key = tile_of(k), value = tile_of(v);
+    Kernel::diagonal(row.get(), sums ? sum.numbers() : nullptr, w, left.get(), key.get(), value.get());
     CHECK((row.clean() && sum.clean() && left.kept(q) && key.kept(k) && value.kept(v)));
     return {row.content(), sum.content()};
   }
@@ -859,6 +874,43 @@ TEMPLATE_TEST_CASE("an exponential has the same bits anywhere, beside any others
     INFO(count << " from " << first);
     CHECK(same_bits(verbs<Kernel, double>{{from.below(17), 0}}.exponentials(some), expected));
   }
+}
+
+TEMPLATE_TEST_CASE("tokens in one call are tokens one by one, in either order", "", ALL_LAYERS) {
+  using Kernel = typename TestType::kernel;
+  using Real = typename TestType::real;
+  using matrix = plain<Real>;
+  test::random_source from(405);
+  const verbs<Kernel, Real> run{};
+  for (const index_t n : {1, 2, 3, 4, 7, 12})
+    for (const auto& [Dk, Dv] : {std::pair<index_t, index_t>{5, 3}, {16, 64}, {9, 71}, {33, 130}})
+      for (const bool backwards : {false, true}) {
+        const auto q = random<Real>(from, n, Dk), k = random<Real>(from, n, Dk), v = random<Real>(from, n, Dv),
+                   N = random<Real>(from, n, Dv), z = random<Real>(from, 1, n), r = random<Real>(from, 1, n),
+                   w = random<Real>(from, 1, n);
+        auto g = random<Real>(from, 1, n);
+        for (Real& x : g.x) x = x > Real(-0.3) ? Real(1) : Real(0.4);  // most tokens settle nothing
+        const auto row_of = [&](const matrix& x, index_t i) {
+          matrix row(1, x.columns);
+          for (index_t d = 0; d < x.columns; ++d) row(0, d) = x(backwards ? n - 1 - i : i, d);
+          return row;
+        };
+        const auto number = [](const matrix& x, index_t i) {
+          matrix one(1, 1);
+          one(0, 0) = x(0, i);
+          return one;
+        };
+        matrix S = random<Real>(from, Dk, Dv), s = random<Real>(from, 1, Dk);
+        const auto together = run.steps(N, z, r, q, S, s, g, w, k, v, true, backwards);
+        CHECK(same_bits(run.steps(N, z, r, q, S, s, g, w, k, v, false, backwards).S, together.S));
+        for (index_t i = 0; i < n; ++i) {
+          const auto one = run.steps(row_of(N, i), number(z, i), number(r, i), row_of(q, i), S, s, number(g, i), number(w, i),
+                                     row_of(k, i), row_of(v, i));
+          CHECK((same_bits(one.n, row_of(together.n, i)) && same_bits(one.z, number(together.z, i))));
+          S = one.S, s = one.s;
+        }
+        CHECK((same_bits(S, together.S) && same_bits(s, together.s)));
+      }
 }
 
 TEMPLATE_TEST_CASE("an element has the same bits at any address, beside any other rows and columns", "", ALL_LAYERS) {
