@@ -145,7 +145,9 @@ void add_length(comparison& run, const problem<T>& p, const std::string& mask_na
   add("full", "full", bila::form::full{});
   add("recurrent", "recurrent", bila::form::recurrent{});
   add("chunkwise", "chunkwise", bila::form::chunkwise{});
-  add("automatic", picks_full<Mask>(shape_of(p, L, Norm::uses_row_sum)) ? "full" : "chunkwise", bila::form::automatic{});
+  const bila::form::choice taken = picked<Mask>(shape_of(p, L, Norm::uses_row_sum));
+  add("automatic", taken == bila::form::choice::full ? "full" : taken == bila::form::choice::recurrent ? "recurrent" : "chunkwise",
+      bila::form::automatic{});
 }
 
 template <class T, class MakeMask>

@@ -10,12 +10,14 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <type_traits>
 
 namespace bench {
 
 struct shape {
   index_t B, H, L, Dk, Dv;
   bool row_sum;  // a column of ones beside v carries the row sum
+  bool in_double;
 
   double heads() const { return static_cast<double>(B * H); }
   double length() const { return static_cast<double>(L); }
@@ -25,7 +27,7 @@ struct shape {
 
 template <class T>
 shape shape_of(const problem<T>& p, index_t L, bool row_sum) {
-  return {p.batches(), p.heads(), L, p.q.extents[3], p.v.extents[3], row_sum};
+  return {p.batches(), p.heads(), L, p.q.extents[3], p.v.extents[3], row_sum, std::is_same_v<T, double>};
 }
 
 // Without decay the recurrent and the chunkwise form share one path: one state, written once and read once.
@@ -56,13 +58,19 @@ double flop(const bila::form::chunkwise& form, const shape& s) {
 }
 
 template <class Mask>
-bool picks_full(const shape& s) {
-  return bila::form::automatic::prefers_full<Mask>({s.L, s.Dk, s.Dv}, bila::direction::both, 1);
+bila::form::choice picked(const shape& s) {
+  const bila::form::head_size size{s.L, s.Dk, s.Dv};
+  return s.in_double ? bila::form::automatic::pick<double, Mask>(size, bila::direction::both, 1)
+                     : bila::form::automatic::pick<float, Mask>(size, bila::direction::both, 1);
 }
 
 template <class Mask>
 double flop(const bila::form::automatic&, const shape& s) {
-  return picks_full<Mask>(s) ? flop<Mask>(bila::form::full{}, s) : flop<Mask>(bila::form::automatic::linear, s);
+  switch (picked<Mask>(s)) {
+    case bila::form::choice::full: return flop<Mask>(bila::form::full{}, s);
+    case bila::form::choice::recurrent: return flop<Mask>(bila::form::recurrent{}, s);
+    default: return flop<Mask>(bila::form::automatic::linear, s);
+  }
 }
 
 // Compulsory traffic: q, k, v and gates per token are read once, y is written once.

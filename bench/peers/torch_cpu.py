@@ -35,9 +35,10 @@ def seconds_of(call):
     call()
     start = time.perf_counter()
     call()
-    calls = max(1, int(0.02 / (time.perf_counter() - start)))
+    once = time.perf_counter() - start
+    calls = max(1, int(0.02 / once))
     rounds = []
-    for _ in range(5):
+    for _ in range(5 if once < 0.1 else 1):
         start = time.perf_counter()
         for _ in range(calls):
             call()
@@ -156,7 +157,9 @@ def main():
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--out")
     arguments = parser.parse_args()
-    blas = [line.strip() for line in torch.__config__.show().splitlines() if "MKL" in line or "BLAS" in line or "CPU capability" in line]
+    config = [line.strip("- ").strip() for line in torch.__config__.show().splitlines()]
+    blas = [line for line in config if "Math Kernel" in line or "CPU capability" in line]
+    blas += [word for line in config for word in line.split(", ") if "BLAS_INFO" in word]
     print("PyTorch", torch.__version__, "|", " | ".join(blas))
     check(Problem(197))
     ratios, times_of_all = [], []

@@ -77,10 +77,10 @@ TEST_CASE("P1, A9: automatic is right at the lengths of images, and changes over
     const auto x = sample({.L = L, .Dk = 64, .Dv = 64}, kind);
     return same_bits(run(bila::form::automatic{}, x), run(form, x));
   };
-  const index_t crossover = bila::form::chunkwise{}.size + 2 * 64;  // C + 2 D
+  const index_t crossover = 5 * 64 / 2;  // 5 D / 2
   CHECK(takes_the_form_of(bila::form::full{}, crossover - 1, mask_kind::source));
   CHECK_FALSE(takes_the_form_of(bila::form::full{}, crossover, mask_kind::source));
-  CHECK(takes_the_form_of(bila::form::chunkwise{}, crossover, mask_kind::source));
+  CHECK(takes_the_form_of(bila::form::recurrent{}, crossover, mask_kind::source));
   CHECK(takes_the_form_of(bila::form::full{}, 63, mask_kind::all_ones));  // D = 64
   CHECK_FALSE(takes_the_form_of(bila::form::full{}, 64, mask_kind::all_ones));
   CHECK(takes_the_form_of(bila::form::chunkwise{}, 64, mask_kind::all_ones));

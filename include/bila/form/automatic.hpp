@@ -1,28 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
-// The form for those who do not want to choose: the one with the fewer floating point operations, head by head and segment by
-// segment.
+// The form for those who do not want to choose: the fastest, head by head and segment by segment.
 #pragma once
 
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/full.hpp>
+#include <bila/form/recurrent.hpp>
 
 namespace bila::inline v0_1::form {
 
-/// full while its cost is below the linear form's, chunkwise from there on, forward and gradient each by its own cost:
+/// What `automatic` takes for a head.
+enum class choice { full, recurrent, chunkwise };
+
+/// full while its cost is below the linear form's; the linear form is recurrent while its state fits half of a first cache, chunkwise
+/// beyond:
 ///
-///     forward, gaps:            full  iff  L < C + 4 Dk Dv / (Dk + Dv)     (C + 2 D at Dk = Dv = D)
-///     forward, none, both ways: full  iff  L <     2 Dk Dv / (Dk + Dv)     (D; with diagonal weight 1)
-///     gradient:                 full  iff  L < C + 10 Dk Dv / (3 Dk + 2 Dv)
-///     pairwise only:            full;      states given: chunkwise
+///     forward, gaps:            full  iff  L < 5 Dk Dv / (Dk + Dv)         if Dk Dv numbers take at most 16 KB (D = 64 in float)
+///                               full  iff  L < C + 4 Dk Dv / (Dk + Dv)     else
+///     forward, none, both ways: full  iff  L <     2 Dk Dv / (Dk + Dv)     with diagonal weight 1; chunkwise is the one state
+///     gradient:                 full  iff  L < C + 10 Dk Dv / (3 Dk + 2 Dv), else chunkwise
+///     pairwise only:            full;      states given: never full
 ///
-/// The choice depends on a segment's own shape only, so a sequence gives the same bits alone, packed, or in a batch.
-/// Source: the cost model of form/README.md.
+/// The choice depends on a segment's own shape and type only, so a sequence gives the same bits alone, packed, or in a batch.
+/// Source: the cost model of form/README.md, and measurements (bench/cpu).
 struct automatic {
   static constexpr chunkwise linear{};
+  static constexpr index_t state_bytes = 16384;
+
+  /// What is taken for a head of this size, stored in T.
+  template <class T, class Mask>
+  static choice pick(head_size size, direction way, double diagonal, bool has_states = false) {
+    if constexpr (!gapped<Mask>) {
+      return choice::full;
+    } else {
+      const double L = static_cast<double>(size.L), Dk = static_cast<double>(size.Dk), Dv = static_cast<double>(size.Dv);
+      const bool one_state = Mask::gaps == gap::none && global_state::serves(way, diagonal);
+      const bool small = size.Dk * size.Dv * static_cast<index_t>(sizeof(real_of<T>)) <= state_bytes;
+      const choice otherwise = small && !one_state ? choice::recurrent : choice::chunkwise;
+      const double C = otherwise == choice::recurrent || one_state ? 0 : static_cast<double>(linear.size);
+      const double states = one_state ? 2 : otherwise == choice::recurrent ? 5 : 4;
+      return !has_states && (L - C) * (Dk + Dv) < states * Dk * Dv ? choice::full : otherwise;
+    }
+  }
 
   template <class Kernel, class T>
   void plan(kernel::arena& memory, head_size size) const {
-    plan_larger<Kernel, T>(memory, size, full{}, linear);
+    kernel::arena other;
+    plan_larger<Kernel, T>(other, size, full{}, recurrent{});
+    linear.plan<Kernel, T>(memory, size);
+    if (other.used() > memory.used()) memory = other;
   }
 
   template <class Kernel, class T>
@@ -34,27 +59,18 @@ struct automatic {
     return (std::max)(full{}.shares(size, wanted), linear.shares(size, wanted));
   }
 
-  /// Whether a segment of this size is cheaper in the full form.
-  template <class Mask>
-  static bool prefers_full(head_size size, direction way, double diagonal) {
-    if constexpr (!gapped<Mask>) {
-      return true;
-    } else {
-      const double Dk = static_cast<double>(size.Dk), Dv = static_cast<double>(size.Dv);
-      const bool one_state = Mask::gaps == gap::none && global_state::serves(way, diagonal);
-      const double C = one_state ? 0 : static_cast<double>(linear.size);
-      return (static_cast<double>(size.L) - C) * (Dk + Dv) < (one_state ? 2 : 4) * Dk * Dv;
-    }
-  }
-
   template <class Kernel, class T, class Mask, class Norm>
   void run(const head<T, Mask>& x, const Norm& norm, share part, kernel::arena memory, kernel::arena between) const {
-    if (!x.has_states() && prefers_full<Mask>({x.k.count, x.q.width, x.v.width}, x.direction, x.diagonal)) {
+    const choice taken = pick<T, Mask>({x.k.count, x.q.width, x.v.width}, x.direction, x.diagonal, x.has_states());
+    if (taken == choice::full) {
       if (part.at == stage::leaving) return;
       const index_t halves = part.at == stage::whole ? 1 : 2;
       return full{}.run<Kernel>(x, norm, {part.index * halves + part.half, part.count * halves}, memory);
     }
-    if constexpr (gapped<Mask>) linear.run<Kernel>(x, norm, part, memory, between);
+    if constexpr (gapped<Mask>) {
+      if (taken == choice::recurrent) return recurrent{}.run<Kernel>(x, norm, part, memory, between);
+      linear.run<Kernel>(x, norm, part, memory, between);
+    }
   }
 
   struct cheaper_gradient {

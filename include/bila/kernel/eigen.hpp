@@ -160,7 +160,8 @@ struct packets {
         simd::pstoreu(weighted.row(i) + c, simd::pmul(simd::pset1<packet<Real>>(w[i]), simd::ploadu<packet<Real>>(k.row(i) + c)));
     const index_t columns = kernel::round_up(S.columns, width);
     index_t d = 0;
-    for (; d + 4 * width <= columns; d += 4 * width) step_columns<4>(N, r, q, S, d, g, operand<Real>(weighted), v);
+    for (; d + step_packets * width <= columns; d += step_packets * width)
+      step_columns<step_packets>(N, r, q, S, d, g, operand<Real>(weighted), v);
     for (; d < columns; d += width) step_columns<1>(N, r, q, S, d, g, operand<Real>(weighted), v);
     if (z == nullptr) return;
     for (index_t i = 0; i < N.rows; ++i) {
@@ -453,6 +454,9 @@ struct packets {
       for (index_t n = 0; n < columns; ++n) simd::pstoreu(kt.row(d + n) + j, block.packet[n]);
     }
   }
+
+  // Two tokens' values and sums and the state's row: five registers a packet.
+  static constexpr int step_packets = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 4 : 2;
 
   /// Calls visit<Rows, Packets>(i, j) for register tiles that cover (rows, columns), one panel of columns after the other.
   template <class Real, class Visit>

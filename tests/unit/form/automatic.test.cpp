@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which form `automatic` takes: full while it costs fewer operations than the linear form, by a segment's own shape.
+// Which form `automatic` takes: full while it costs less than the linear form, by a segment's own shape and type.
 #include "support/catch.hpp"
 #include "support/problem.hpp"
 
@@ -16,72 +16,88 @@ struct window {
   double weight(index_t, index_t, index_t i, index_t j) const { return i - j <= 1 && j - i <= 1; }
 };
 
-template <class Mask>
-bool full_is_cheaper(index_t L, index_t Dk, index_t Dv, bila::direction way = bila::direction::both) {
-  return bila::form::automatic::prefers_full<Mask>({L, Dk, Dv}, way, 1);
+using bila::form::choice;
+
+template <class Mask, class T = float>
+choice pick(index_t L, index_t Dk, index_t Dv, bila::direction way = bila::direction::both) {
+  return bila::form::automatic::pick<T, Mask>({L, Dk, Dv}, way, 1);
 }
 
-/// Which form gave these bits: "full", "chunkwise", or neither.
-std::string taken(const test::problem<float>& x) {
-  const auto y = test::evaluate<float>(bila::form::automatic{}, x).y;
-  const bool full = same_bits(y, test::evaluate<float>(bila::form::full{}, x).y);
-  const bool chunkwise = same_bits(y, test::evaluate<float>(bila::form::chunkwise{}, x).y);
-  return full && chunkwise ? "both" : full ? "full" : chunkwise ? "chunkwise" : "neither";
+/// Whether the bits are those of this form.
+bool takes(const test::any_form& form, const test::problem<float>& x) {
+  return same_bits(test::evaluate<float>(bila::form::automatic{}, x).y, test::evaluate<float>(form, x).y);
 }
 
 }  // namespace
 
-TEST_CASE("with gaps, full iff L < C + 4 Dk Dv / (Dk + Dv)") {
+TEST_CASE("a state of at most 16 KB: full iff L < 5 Dk Dv / (Dk + Dv), then recurrent") {
+  using mask = bila::mask::selective_decay<float>;
+  CHECK(pick<mask>(159, 64, 64) == choice::full);
+  CHECK(pick<mask>(160, 64, 64) == choice::recurrent);
+  CHECK(pick<mask>(39, 16, 16) == choice::full);
+  CHECK(pick<mask>(40, 16, 16) == choice::recurrent);
+  CHECK(pick<bila::mask::fixed_decay<float>>(59, 16, 48) == choice::full);  // 5 * 16 * 48 / 64 = 60
+  CHECK(pick<bila::mask::two_sided<float>>(60, 48, 16) == choice::recurrent);
+  CHECK(pick<mask, bila::bf16>(160, 64, 64) == choice::recurrent);  // its state is float
+  CHECK(pick<mask, double>(80, 32, 32) == choice::recurrent);
+  CHECK(pick<bila::mask::all_ones>(40, 16, 16, bila::direction::forward) == choice::recurrent);  // no global state that way
+}
+
+TEST_CASE("a larger state: full iff L < C + 4 Dk Dv / (Dk + Dv), then chunkwise") {
   constexpr index_t C = bila::form::automatic::linear.size;
   using mask = bila::mask::selective_decay<float>;
-  CHECK(full_is_cheaper<mask>(C + 127, 64, 64));
-  CHECK_FALSE(full_is_cheaper<mask>(C + 128, 64, 64));
-  CHECK(full_is_cheaper<mask>(C + 31, 16, 16));
-  CHECK_FALSE(full_is_cheaper<mask>(C + 32, 16, 16));
-  CHECK(full_is_cheaper<bila::mask::fixed_decay<float>>(C + 47, 16, 48));  // 4 * 16 * 48 / 64 = 48
-  CHECK_FALSE(full_is_cheaper<bila::mask::fixed_decay<float>>(C + 48, 16, 48));
-  CHECK_FALSE(full_is_cheaper<bila::mask::two_sided<float>>(C + 48, 48, 16));
-  CHECK(full_is_cheaper<bila::mask::all_ones>(C + 31, 16, 16,
-                                              bila::direction::forward));  // one direction of all ones has no global state
-  CHECK_FALSE(full_is_cheaper<bila::mask::all_ones>(C + 32, 16, 16, bila::direction::backward));
+  CHECK(pick<mask>(C + 191, 96, 96) == choice::full);
+  CHECK(pick<mask>(C + 192, 96, 96) == choice::chunkwise);
+  CHECK(pick<mask, double>(C + 127, 64, 64) == choice::full);
+  CHECK(pick<mask, double>(C + 128, 64, 64) == choice::chunkwise);
 }
 
 TEST_CASE("without gaps, full iff L < 2 Dk Dv / (Dk + Dv)") {
-  CHECK(full_is_cheaper<bila::mask::all_ones>(15, 16, 16));
-  CHECK_FALSE(full_is_cheaper<bila::mask::all_ones>(16, 16, 16));
-  CHECK(full_is_cheaper<bila::mask::all_ones>(23, 16, 48));
-  CHECK_FALSE(full_is_cheaper<bila::mask::all_ones>(24, 16, 48));
+  CHECK(pick<bila::mask::all_ones>(15, 16, 16) == choice::full);
+  CHECK(pick<bila::mask::all_ones>(16, 16, 16) == choice::chunkwise);
+  CHECK(pick<bila::mask::all_ones>(23, 16, 48) == choice::full);
+  CHECK(pick<bila::mask::all_ones>(24, 16, 48) == choice::chunkwise);
 }
 
-TEST_CASE("a mask of pairs always takes the full form") { CHECK(full_is_cheaper<window>(1 << 20, 1, 1)); }
+TEST_CASE("a mask of pairs always takes the full form, a state never") {
+  CHECK(pick<window>(1 << 20, 1, 1) == choice::full);
+  using mask = bila::mask::selective_decay<float>;
+  CHECK(bila::form::automatic::pick<float, mask>({1, 16, 16}, bila::direction::both, 1, true) == choice::recurrent);
+  CHECK(bila::form::automatic::pick<float, mask>({1, 96, 96}, bila::direction::both, 1, true) == choice::chunkwise);
+}
 
 TEST_CASE("the bits are those of the form that the rule names") {
   constexpr index_t C = bila::form::automatic::linear.size;
   test::random_source random(501);
-  const auto with_length = [&](index_t L, mask_kind kind, bila::direction direction = bila::direction::both) {
-    auto x = test::random_problem<float>(random, {1, 1, L, 16, 16}, kind, bila::norm::row_sum{1e-6});
+  const auto with = [&](const test::any_form& form, index_t L, index_t D, mask_kind kind,
+                        bila::direction direction = bila::direction::both) {
+    auto x = test::random_problem<float>(random, {1, 1, L, D, D}, kind, bila::norm::row_sum{1e-6});
     x.direction = direction;
-    return taken(x);
+    return takes(form, x);
   };
-  CHECK(with_length(C + 31, mask_kind::source) == "full");
-  CHECK(with_length(C + 32, mask_kind::source) == "chunkwise");
-  CHECK(with_length(C + 31, mask_kind::fixed) == "full");
-  CHECK(with_length(C + 32, mask_kind::fixed) == "chunkwise");
-  CHECK(with_length(15, mask_kind::all_ones) == "full");
-  CHECK(with_length(16, mask_kind::all_ones) == "chunkwise");
-  CHECK(with_length(C + 31, mask_kind::all_ones, bila::direction::forward) == "full");
-  CHECK(with_length(C + 32, mask_kind::all_ones, bila::direction::forward) == "chunkwise");
+  for (const mask_kind kind : {mask_kind::source, mask_kind::fixed}) {
+    CHECK(with(bila::form::full{}, 39, 16, kind));
+    CHECK(with(bila::form::recurrent{}, 40, 16, kind));
+    CHECK(with(bila::form::full{}, C + 191, 96, kind));
+    CHECK(with(bila::form::chunkwise{}, C + 192, 96, kind));
+    CHECK_FALSE(with(bila::form::full{}, 40, 16, kind));
+    CHECK_FALSE(with(bila::form::full{}, C + 192, 96, kind));
+  }
+  CHECK(with(bila::form::full{}, 15, 16, mask_kind::all_ones));
+  CHECK(with(bila::form::chunkwise{}, 16, 16, mask_kind::all_ones));
+  CHECK(with(bila::form::full{}, 39, 16, mask_kind::all_ones, bila::direction::forward));
+  CHECK(with(bila::form::recurrent{}, 40, 16, mask_kind::all_ones, bila::direction::forward));
 }
 
 TEST_CASE("segments choose for themselves") {
   test::random_source random(502);
   auto x = test::random_problem<float>(random, {1, 1, 300, 16, 16}, mask_kind::two_sided, bila::norm::row_sum{1e-6});
-  x.offsets = {0, 50, 300};
+  x.offsets = {0, 30, 300};
   const auto y = test::evaluate<float>(bila::form::automatic{}, x).y, full = test::evaluate<float>(bila::form::full{}, x).y,
-             chunkwise = test::evaluate<float>(bila::form::chunkwise{}, x).y;
+             recurrent = test::evaluate<float>(bila::form::recurrent{}, x).y;
   bool short_one = true, long_one = true;
   for (index_t l = 0; l < 300; ++l)
-    for (index_t d = 0; d < 16; ++d) (l < 50 ? short_one : long_one) &= y(0, 0, l, d) == (l < 50 ? full : chunkwise)(0, 0, l, d);
+    for (index_t d = 0; d < 16; ++d) (l < 30 ? short_one : long_one) &= y(0, 0, l, d) == (l < 30 ? full : recurrent)(0, 0, l, d);
   CHECK(short_one);
   CHECK(long_one);
 }
