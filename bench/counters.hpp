@@ -67,9 +67,12 @@ bila::form::choice picked(const shape& s) {
 template <class Mask>
 double flop(const bila::form::automatic&, const shape& s) {
   switch (picked<Mask>(s)) {
-    case bila::form::choice::full: return flop<Mask>(bila::form::full{}, s);
-    case bila::form::choice::recurrent: return flop<Mask>(bila::form::recurrent{}, s);
-    default: return flop<Mask>(bila::form::automatic::linear, s);
+    case bila::form::choice::full:
+      return flop<Mask>(bila::form::full{}, s);
+    case bila::form::choice::recurrent:
+      return flop<Mask>(bila::form::recurrent{}, s);
+    default:
+      return flop<Mask>(bila::form::automatic::linear, s);
   }
 }
 

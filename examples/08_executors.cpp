@@ -54,7 +54,8 @@ int main() {
   constexpr index_t H = 3, L = 500, D = 16;
   std::vector<float> q(H * L * D, 0.5f), v(q.size()), log_gates(H * L, -0.1f);
   for (std::size_t n = 0; n < v.size(); ++n) v[n] = static_cast<float>(n % 97) / 97.0f;
-  const bila::inputs<float> in{bila::bhld(q.data(), 1, H, L, D), bila::bhld(q.data(), 1, H, L, D), bila::bhld(v.data(), 1, H, L, D)};
+  const bila::inputs<float> in{bila::bhld(q.data(), 1, H, L, D), bila::bhld(q.data(), 1, H, L, D),
+                               bila::bhld(v.data(), 1, H, L, D)};
   const bila::mask::selective_decay mask{bila::bhl(log_gates.data(), 1, H, L), bila::gate::later};
 
   const auto run = [&](const bila::cpu& backend) {

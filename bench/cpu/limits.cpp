@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// bila_bench_cpu: how near the processor's limit everything runs, one line per goal. Each figure stands between two runs of a loop of
-// multiply-adds; where those differ the machine was busy, and the figure is taken again.
+// bila_bench_cpu: how near the processor's limit everything runs, one line per goal. Each figure stands between two runs of a loop
+// of multiply-adds; where those differ the machine was busy, and the figure is taken again.
 #include "../cases.hpp"
 #include "../machine.hpp"
 
@@ -45,7 +45,8 @@ struct timing {
 
 double wall_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-/// Median of nine rounds of at least 4 ms. Taken again, four times at most, while the loops before and after differ by more than 8 %.
+/// Median of nine rounds of at least 4 ms. Taken again, four times at most, while the loops before and after differ by more than 8
+/// %.
 timing time_of(const std::function<void()>& call, int threads = 1) {
   timing best;
   for (int attempt = 0; attempt < 5; ++attempt) {
@@ -89,14 +90,18 @@ class report {
     };
     std::printf("%-52s %7.4g%-2s %9s %9s ", f.name.c_str(), f.value, f.unit.c_str(), bound(f.goal).c_str(), bound(f.gate).c_str());
     if (!std::isnan(f.ms)) std::printf("%10.4g %8.0f %8.0f", f.ms, f.before / 1e9, f.after / 1e9);
-    std::printf("%s%s\n", f.reaches(f.goal) ? "" : f.reaches(f.gate) ? "  below the goal" : "  BELOW", f.contended ? "  (busy machine)" : "");
+    std::printf("%s%s\n",
+                f.reaches(f.goal)   ? ""
+                : f.reaches(f.gate) ? "  below the goal"
+                                    : "  BELOW",
+                f.contended ? "  (busy machine)" : "");
     std::fflush(stdout);
     figures_.push_back(f);
   }
 
   /// Operations per second in per cent of the loop of multiply-adds.
-  double per_cent(const std::string& name, double flop, double goal, double gate, const std::function<void()>& call, int threads = 1,
-                  bool gated = false) {
+  double per_cent(const std::string& name, double flop, double goal, double gate, const std::function<void()>& call,
+                  int threads = 1, bool gated = false) {
     if (skips(gated)) return none;
     timing t = time_of(call, threads);
     // What a gate judges is the best of several tries.
@@ -129,14 +134,15 @@ class report {
 
   void write(const std::string& path) const {
     std::ofstream out(path);
-    out << "{\n  \"context\": {\"processor\": \"" << bench::cpu_model() << "\", \"instructions\": \"" << Eigen::SimdInstructionSetsInUse()
-        << "\", \"compiler\": \"" << bench::compiler() << "\", \"flags\": \"" << bench::flags() << "\"},\n  \"figures\": [";
+    out << "{\n  \"context\": {\"processor\": \"" << bench::cpu_model() << "\", \"instructions\": \""
+        << Eigen::SimdInstructionSetsInUse() << "\", \"compiler\": \"" << bench::compiler() << "\", \"flags\": \"" << bench::flags()
+        << "\"},\n  \"figures\": [";
     const auto number = [](double x) { return std::isnan(x) ? std::string("null") : std::to_string(x); };
     for (std::size_t n = 0; n < figures_.size(); ++n) {
       const figure& f = figures_[n];
-      out << (n == 0 ? "\n" : ",\n") << "    {\"name\": \"" << f.name << "\", \"unit\": \"" << f.unit << "\", \"value\": " << number(f.value)
-          << ", \"goal\": " << number(f.goal) << ", \"gate\": " << number(f.gate) << ", \"ms\": " << number(f.ms)
-          << ", \"fma_before\": " << number(f.before) << ", \"fma_after\": " << number(f.after)
+      out << (n == 0 ? "\n" : ",\n") << "    {\"name\": \"" << f.name << "\", \"unit\": \"" << f.unit
+          << "\", \"value\": " << number(f.value) << ", \"goal\": " << number(f.goal) << ", \"gate\": " << number(f.gate)
+          << ", \"ms\": " << number(f.ms) << ", \"fma_before\": " << number(f.before) << ", \"fma_after\": " << number(f.after)
           << ", \"busy\": " << (f.contended ? "true" : "false") << "}";
     }
     out << "\n  ]\n}\n";
@@ -198,8 +204,10 @@ void micro_kernel(report& to) {
   std::fill(b.values.begin(), b.values.end(), 1e-3F);
   const auto tile = [](bench::tensor<float>& x) { return bila::kernel::tile<float>{x.values.data(), n, n, n}; };
   const double flop = 2.0 * n * n * n;
-  to.per_cent("micro-kernel 64^3, A B", flop, 97, 92, [&] { eigen::multiply(tile(c), tile(a), tile(b)); }, 1, true);
-  to.per_cent("micro-kernel 64^3, A^T B", flop, 97, 92, [&] { eigen::apply(tile(c), tile(a), tile(b)); }, 1, true);
+  to.per_cent(
+      "micro-kernel 64^3, A B", flop, 97, 92, [&] { eigen::multiply(tile(c), tile(a), tile(b)); }, 1, true);
+  to.per_cent(
+      "micro-kernel 64^3, A^T B", flop, 97, 92, [&] { eigen::apply(tile(c), tile(a), tile(b)); }, 1, true);
   const auto transposed = [&] {
     eigen::transpose(tile(bt), tile(b));
     eigen::multiply(tile(c), tile(a), tile(bt));
@@ -222,17 +230,28 @@ void forms(report& to) {
       // Best by time: operations differ.
       index_t best = 16;
       double least = std::numeric_limits<double>::infinity();
-      const auto run = [&](index_t C) { fixed ? on.forward(chunkwise{.size = C}, on.fixed()) : on.forward(chunkwise{.size = C}, on.selective()); };
+      const auto run = [&](index_t C) {
+        fixed ? on.forward(chunkwise{.size = C}, on.fixed()) : on.forward(chunkwise{.size = C}, on.selective());
+      };
       if (to.skips(false)) continue;
       for (const index_t C : {16, 32, 64})
         if (const double seconds = time_of([&] { run(C); }).seconds; seconds < least) least = seconds, best = C;
-      const std::string name = std::string("chunkwise, ") + (fixed ? "fixed" : "selective") + ", L = " + std::to_string(L) + ", C = " + std::to_string(best);
-      const double seconds = to.per_cent(name, on.chunk_flop(best), large ? 80 : fixed ? 84 : 81, large ? 70 : fixed ? 76 : 73, [&] { run(best); });
+      const std::string name = std::string("chunkwise, ") + (fixed ? "fixed" : "selective") + ", L = " + std::to_string(L) +
+                               ", C = " + std::to_string(best);
+      const double seconds = to.per_cent(name, on.chunk_flop(best),
+                                         large   ? 80
+                                         : fixed ? 84
+                                                 : 81,
+                                         large   ? 70
+                                         : fixed ? 76
+                                                 : 73,
+                                         [&] { run(best); });
       if (L == 1024) (fixed ? chunk_fixed_1024 : chunk_1024) = seconds;
     }
   }
   setting on(12, 1024, 64), longer(12, 4096, 64);
-  const double steps = to.per_cent("recurrent, selective, L = 1024", on.state_flop(10), 78, 68, [&] { on.forward(recurrent{}, on.selective()); });
+  const double steps =
+      to.per_cent("recurrent, selective, L = 1024", on.state_flop(10), 78, 68, [&] { on.forward(recurrent{}, on.selective()); });
   to.ratio("recurrent over chunkwise, time, L = 1024", steps / chunk_1024, 1.2, 1.35, false);
   to.per_cent("all ones, L = 1024", on.state_flop(4), 87, 80, [&] { on.forward(chunkwise{}, bila::mask::all_ones{}); });
   to.per_cent("all ones, L = 4096", longer.state_flop(4), 80, 60, [&] { longer.forward(chunkwise{}, bila::mask::all_ones{}); });
@@ -245,7 +264,8 @@ void forms(report& to) {
   };
   for (const index_t C : {32, 64}) {
     const double flop = on.chunk_flop(C) + on.tokens() * static_cast<double>(10 * C * on.D + 20 * on.D * on.D);
-    to.per_cent("chunkwise, forward and gradient, L = 1024, C = " + std::to_string(C), flop, 75, 65, [&] { both(chunkwise{.size = C}); });
+    to.per_cent("chunkwise, forward and gradient, L = 1024, C = " + std::to_string(C), flop, 75, 65,
+                [&] { both(chunkwise{.size = C}); });
   }
   to.per_cent("full, forward and gradient, L = 1024", 3.5 * on.full_flop(), 75, 65, [&] { both(full{}); });
 }
@@ -290,7 +310,8 @@ void promises(report& to) {
     on.forward(recurrent{}, on.selective(), threads);
     on.backward(chunkwise{}, threads);
     on.backward(full{}, threads);
-    to.count("allocations, five calls on " + std::to_string(threads) + " threads", static_cast<double>(test::allocations() - before), 0);
+    to.count("allocations, five calls on " + std::to_string(threads) + " threads",
+             static_cast<double>(test::allocations() - before), 0);
   }
   const auto one = results(1);
   bool equal = true;
@@ -333,14 +354,16 @@ int main(int argc, char** argv) {
     } else if (std::strcmp(argv[n], "--out") == 0 && n + 1 < argc) {
       out = argv[++n];
     } else {
-      std::fprintf(stderr, "bila_bench_cpu [--gate] [--out FILE]\n  --gate: only what must not regress; exits with 1 if something did\n");
+      std::fprintf(stderr,
+                   "bila_bench_cpu [--gate] [--out FILE]\n  --gate: only what must not regress; exits with 1 if something did\n");
       return 2;
     }
   }
   std::printf("%s, %s, %s, %s\n", bench::cpu_model().c_str(), Eigen::SimdInstructionSetsInUse(), bench::compiler().c_str(),
               bench::flags().c_str());
 #if !defined(__AVX__)
-  std::printf("Built without AVX: products run at about a sixth of what the processor can do (measured: 5.6 times slower than AVX-512).\n");
+  std::printf(
+      "Built without AVX: products run at about a sixth of what the processor can do (measured: 5.6 times slower than AVX-512).\n");
 #endif
   std::printf("float, B = 1, H = 12, D = 64 unless said; per cent of a loop of multiply-adds in the same process\n\n");
   report to(gate);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// bila_peer_times L THREADS: milliseconds of one call, one line per form, for the scripts that time other libraries on the same shapes.
-// float, B = 1, H = 12, D = 64, row sums; the median of nine rounds of at least 20 ms.
+// bila_peer_times L THREADS: milliseconds of one call, one line per form, for the scripts that time other libraries on the same
+// shapes. float, B = 1, H = 12, D = 64, row sums; the median of nine rounds of at least 20 ms.
 #include "../cases.hpp"
 
 #include <algorithm>
@@ -13,7 +13,9 @@ namespace {
 
 template <class Call>
 void print(const char* name, const Call& call) {
-  const auto now = [] { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  const auto now = [] {
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
   call();
   const double start = now();
   call();

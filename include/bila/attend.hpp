@@ -85,8 +85,8 @@ schedule plan(const cpu& backend, const Form& form, const inputs<T>& in, const o
   const index_t threads = threads_for(backend, size);
 
   schedule s{segments_of(in, size).count(), 1, 0, 0, 0, 0};
-  // Heads first. A head is cut only if some threads would be left idle: in two halves that meet, then in shares that repeat its scores.
-  // A final state may be the initial one's memory, so one share reads and writes it.
+  // Heads first. A head is cut only if some threads would be left idle: in two halves that meet, then in shares that repeat its
+  // scores. A final state may be the initial one's memory, so one share reads and writes it.
   const bool enough = heads % threads == 0 || heads >= 4 * threads || out.final_forward.given() || out.final_backward.given();
   if (!enough) {
     if (meets<Kernel, Form, T> && in.direction == direction::both) s.halves = 2;
@@ -289,7 +289,8 @@ void run_task(index_t task, form::stage at, kernel::arena memory, std::byte* bet
     const form::share part{share, s.shares, at, half};
     if constexpr (meets<Kernel, Form, T>) {
       const std::size_t bytes = meeting_bytes<Kernel, Form, T>(form, largest_head(in, size));
-      const kernel::arena meeting(at == form::stage::whole ? memory.take(bytes) : between + static_cast<std::size_t>(whole) * bytes);
+      const kernel::arena meeting(at == form::stage::whole ? memory.take(bytes)
+                                                           : between + static_cast<std::size_t>(whole) * bytes);
       form.template run<Kernel>(head, norm, part, memory, meeting);
     } else {
       form.template run<Kernel>(head, norm, part, memory);

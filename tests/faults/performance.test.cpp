@@ -56,7 +56,8 @@ TEST_CASE("P7: threads that would cost more than they bring are not started", "[
   const auto attend_with = [](index_t L) {
     const auto x = sample({.L = L, .Dk = 64, .Dv = 64});
     auto y = x.output();
-    bila::attend(bila::cpu{.threads = 3}, bila::form::chunkwise{}, bila::mask::all_ones{}, bila::norm::row_sum{1e-6}, x.inputs(), y.view());
+    bila::attend(bila::cpu{.threads = 3}, bila::form::chunkwise{}, bila::mask::all_ones{}, bila::norm::row_sum{1e-6}, x.inputs(),
+                 y.view());
   };
   const std::ptrdiff_t before = threads_of_this_process();
   attend_with(500);

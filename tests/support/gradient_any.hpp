@@ -11,16 +11,17 @@ namespace test {
 template <class Kernel, class T>
 void forward_with(const bila::cpu& backend, const any_form& form, const any_mask& mask, const any_norm& norm,
                   const bila::inputs<T>& in, const bila::outputs<T>& out) {
-  std::visit([&](const auto& f, const auto& m, const auto& n) { bila::attend<Kernel>(spread(backend), f, m, n, in, out); }, form, mask,
-             norm);
+  std::visit([&](const auto& f, const auto& m, const auto& n) { bila::attend<Kernel>(spread(backend), f, m, n, in, out); }, form,
+             mask, norm);
 }
 
 template <class Kernel, class T>
 void backward_with(const bila::cpu& backend, const any_form& form, const any_mask& mask, const any_norm& norm,
                    const bila::inputs<T>& in, const bila::saved<T>& kept, const bila::output_gradients<T>& dy,
                    const bila::gradients<T>& to) {
-  std::visit([&](const auto& f, const auto& m, const auto& n) { bila::gradient<Kernel>(spread(backend), f, m, n, in, kept, dy, to); }, form,
-             mask, norm);
+  std::visit(
+      [&](const auto& f, const auto& m, const auto& n) { bila::gradient<Kernel>(spread(backend), f, m, n, in, kept, dy, to); },
+      form, mask, norm);
 }
 
 // In gradient_reference.cpp.

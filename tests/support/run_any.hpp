@@ -17,8 +17,9 @@ void attend(const bila::cpu& backend, const any_form& form, const any_mask& mask
 template <class T>
 std::size_t workspace_bytes(const bila::cpu& backend, const any_form& form, const any_mask& mask, const any_norm& norm,
                             const bila::inputs<T>& in, const bila::tensor_view<T>& y) {
-  return std::visit([&](const auto& f, const auto& m, const auto& n) { return bila::workspace_bytes(spread(backend), f, m, n, in, y); },
-                    form, mask, norm);
+  return std::visit(
+      [&](const auto& f, const auto& m, const auto& n) { return bila::workspace_bytes(spread(backend), f, m, n, in, y); }, form,
+      mask, norm);
 }
 
 }  // namespace test

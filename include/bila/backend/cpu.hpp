@@ -25,7 +25,7 @@ class executor {
 
 /// Runs a call on the processor's cores. The result has the same bits for every number of threads.
 struct cpu {
-  int threads = 1;                      // at most this many; 0: all that the hardware has. Small calls stay on one, see form/README.md.
+  int threads = 1;  // at most this many; 0: all that the hardware has. Small calls stay on one, see form/README.md.
   bila::executor* executor = nullptr;   // whose threads; null: a pool shared by the process
   std::span<std::byte> workspace = {};  // at least workspace_bytes(...); empty: memory that the calling thread keeps
 };

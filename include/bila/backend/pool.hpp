@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process's threads, started by the first call that asks for more than one. An idle thread looks out for work for a while before
-// it sleeps: waking one costs 50 microseconds, and a call's second half follows its first within a few.
+// The process's threads, started by the first call that asks for more than one. An idle thread looks out for work for a while
+// before it sleeps: waking one costs 50 microseconds, and a call's second half follows its first within a few.
 #pragma once
 
 #include <bila/view/tensor_view.hpp>
@@ -27,8 +27,8 @@ void wait_for_change(const std::atomic<Number>& x, Number old) {
   }
 }
 
-/// One job at a time: task(context, i) for 0 <= i < n. Its threads and the caller take the next i that is left; whoever comes too late
-/// finds none.
+/// One job at a time: task(context, i) for 0 <= i < n. Its threads and the caller take the next i that is left; whoever comes too
+/// late finds none.
 class pool {
  public:
   pool() = default;
@@ -95,8 +95,8 @@ class pool {
   std::vector<std::thread> threads_;
 };
 
-/// Runs task(context, i) for 0 <= i < n on the process's pool and the calling thread; on the calling thread alone when that is a task
-/// of the pool itself, or while the pool works for another caller.
+/// Runs task(context, i) for 0 <= i < n on the process's pool and the calling thread; on the calling thread alone when that is a
+/// task of the pool itself, or while the pool works for another caller.
 inline void run_on_pool(index_t n, void (*task)(void* context, index_t i), void* context) {
   static pool threads;
   struct call {

@@ -11,8 +11,8 @@ namespace bila::inline v0_1::form {
 /// What `automatic` takes for a head.
 enum class choice { full, recurrent, chunkwise };
 
-/// full while its cost is below the linear form's; the linear form is recurrent while its state fits half of a first cache, chunkwise
-/// beyond:
+/// full while its cost is below the linear form's; the linear form is recurrent while its state fits half of a first cache,
+/// chunkwise beyond:
 ///
 ///     forward, gaps:            full  iff  L < 5 Dk Dv / (Dk + Dv)         if Dk Dv numbers take at most 16 KB (D = 64 in float)
 ///                               full  iff  L < C + 4 Dk Dv / (Dk + Dv)     else

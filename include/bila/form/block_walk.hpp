@@ -43,8 +43,8 @@ double weight(const head<T, Mask>& x, index_t i, index_t j, double diagonal) {
   return i == j ? own_weight(x, i) * diagonal : static_cast<double>(x.mask.weight(i, j));
 }
 
-/// Calls visit(jb, M) for every block jb of keys that block ib of queries sees, M its weights as the kernel's `score` takes them, with
-/// this weight on the diagonal. Any mask: its weights, one by one.
+/// Calls visit(jb, M) for every block jb of keys that block ib of queries sees, M its weights as the kernel's `score` takes them,
+/// with this weight on the diagonal. Any mask: its weights, one by one.
 template <class Kernel, class T, class Mask, class Real, class Visit>
 void for_each_key_block(const head<T, Mask>& x, index_t ib, double diagonal, walk_scratch<Kernel, Real>& w, const Visit& visit) {
   const index_t queries = (std::min)(block, x.q.count - ib * block);

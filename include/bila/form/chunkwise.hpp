@@ -74,9 +74,8 @@ struct chunkwise {
 
     const index_t C = (std::min)(size, now.L);
     scratch<Kernel, Real> w(memory, now, C);
-    meet(x, part, now.L / C / 2 * C, [&]<direction Way>(index_t first, index_t last, duties duty) {
-      sweep<Kernel, Way>(x, norm, w, m, first, last, duty);
-    });
+    meet(x, part, now.L / C / 2 * C,
+         [&]<direction Way>(index_t first, index_t last, duties duty) { sweep<Kernel, Way>(x, norm, w, m, first, last, duty); });
   }
 
   chunkwise_gradient gradient() const { return {size, recompute}; }

@@ -86,16 +86,16 @@ struct chunkwise_gradient {
       index_t Dk;
     };
 
-    kernel::tile<Real> q, k, dq, dk;                             // (C, Dk)
-    kernel::tile<Real> v, dv, dy, weighted;                      // (C, Dv), weighted is for either width
-    kernel::tile<Real> qt, dyt;                                  // (Dk, C) (Dv, C)
-    kernel::tile<Real> A, G, E, M;                               // (C, C) of key and query
-    kernel::tile<Real> Ht, Rt;                                   // (Dv, Dk) (Dv, Dk)
-    Real* h;                                                     // (Dk) row sums of H
-    kernel::border_weights<Real> border;                         // (C)
-    Real *a, *b;                                                 // (L) dN_i = a_i dy_i, dZ_i = b_i
-    Real *a_here, *b_here, *reads_dy, *reads_dZ, *running;       // (C) of the chunk; read_i a_i; read_i b_i
-    double *rows, *columns;                                      // (C)
+    kernel::tile<Real> q, k, dq, dk;                        // (C, Dk)
+    kernel::tile<Real> v, dv, dy, weighted;                 // (C, Dv), weighted is for either width
+    kernel::tile<Real> qt, dyt;                             // (Dk, C) (Dv, C)
+    kernel::tile<Real> A, G, E, M;                          // (C, C) of key and query
+    kernel::tile<Real> Ht, Rt;                              // (Dv, Dk) (Dv, Dk)
+    Real* h;                                                // (Dk) row sums of H
+    kernel::border_weights<Real> border;                    // (C)
+    Real *a, *b;                                            // (L) dN_i = a_i dy_i, dZ_i = b_i
+    Real *a_here, *b_here, *reads_dy, *reads_dZ, *running;  // (C) of the chunk; read_i a_i; read_i b_i
+    double *rows, *columns;                                 // (C)
     gap_decays decays;
     adjoints inside, ends;  // of the chunks, and one more; of the spans
   };
@@ -145,7 +145,8 @@ struct chunkwise_gradient {
   };
 
   template <class Kernel, direction Way, class T, class Mask, class Norm, class Real>
-  void one_way(const head<T, Mask>& x, head_gradient<T>& g, const Norm&, scratch<Kernel, Real>& w, keeping kept, duties duty) const {
+  void one_way(const head<T, Mask>& x, head_gradient<T>& g, const Norm&, scratch<Kernel, Real>& w, keeping kept,
+               duties duty) const {
     const index_t L = x.q.count, C = w.q.rows, chunks = (L + C - 1) / C;
     const auto& last = kept.spans == 1 ? w.inside : w.ends;
     const index_t n = kept.spans == 1 ? chunks : kept.spans - 1;
@@ -169,8 +170,7 @@ struct chunkwise_gradient {
         copy_adjoint(w.ends, span, w.inside, end - begin, w.Ht.columns);
         sweep_adjoint<Kernel, Way, Norm>(x, g, w, begin, end, again);
       }
-      for (index_t step = begin; step < end; ++step)
-      {
+      for (index_t step = begin; step < end; ++step) {
         kernel::ahead next;
         if (step + 1 < end) want_chunk(x, g, place<Way>(step + 1, L, C), next, duty);
         chunk<Kernel, Way, Norm>(x, g, w, place<Way>(step, L, C), step - begin + 1, carried, next, duty);
@@ -237,9 +237,9 @@ struct chunkwise_gradient {
   static void chunk(const head<T, Mask>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, place<Way> at, index_t adjoint,
                     kernel::carried_decay<Real>& carried, kernel::ahead& next, duties duty) {
     const index_t n = at.count;
-    const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, n), w.q);    // (n, Dk)
-    const auto k = kernel::whole_packets<Kernel>(x.k.slice(at.first, n), w.k);    // (n, Dk)
-    const auto v = kernel::whole_packets<Kernel>(x.v.slice(at.first, n), w.v);    // (n, Dv)
+    const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, n), w.q);     // (n, Dk)
+    const auto k = kernel::whole_packets<Kernel>(x.k.slice(at.first, n), w.k);     // (n, Dk)
+    const auto v = kernel::whole_packets<Kernel>(x.v.slice(at.first, n), w.v);     // (n, Dv)
     const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(at.first, n), w.dy);  // (n, Dv)
     const kernel::tile<const Real> R = w.inside.R(adjoint);                        // (Dk, Dv)
     const Real* const r = w.inside.r(adjoint);                                     // (Dk)
@@ -258,8 +258,7 @@ struct chunkwise_gradient {
     }
     if (double* const gaps = g.template gaps<Way>(); gaps != nullptr) {
       double pass = Kernel::template inner<Real>(w.Ht, w.Rt);
-      for (index_t c = 0; Norm::uses_row_sum && c < x.q.width; ++c)
-        pass += static_cast<double>(w.h[c]) * static_cast<double>(r[c]);
+      for (index_t c = 0; Norm::uses_row_sum && c < x.q.width; ++c) pass += static_cast<double>(w.h[c]) * static_cast<double>(r[c]);
       Kernel::template dots<Real>(w.rows, dq, q);
       Kernel::template dots<Real>(w.columns, dk, k);
       spread<Way>(w.border.total * pass, w.rows, w.columns, n, gaps + at.first);
@@ -287,11 +286,12 @@ struct chunkwise_gradient {
 
   /// The pairs inside one chunk; the decays of this way are at hand.
   template <class Kernel, direction Way, class T, class Mask, class Real>
-  static void block(const head<T, Mask>& x, head_gradient<T>& g, index_t first, const tokens<const Real>& in,
-                    const sums<Real>& out, scratch<Kernel, Real>& w) {
+  static void block(const head<T, Mask>& x, head_gradient<T>& g, index_t first, const tokens<const Real>& in, const sums<Real>& out,
+                    scratch<Kernel, Real>& w) {
     const auto& [q, k, v, dy] = in;
     const index_t n = q.rows;
-    const kernel::tile<Real> qt{w.qt.data, q.columns, n, w.qt.stride}, dyt{w.dyt.data, v.columns, n, w.dyt.stride};  // (Dk, n) (Dv, n)
+    const kernel::tile<Real> qt{w.qt.data, q.columns, n, w.qt.stride},
+        dyt{w.dyt.data, v.columns, n, w.dyt.stride};  // (Dk, n) (Dv, n)
     const kernel::tile<Real> A{w.A.data, n, n, w.A.stride}, G{w.G.data, n, n, w.G.stride}, E{w.E.data, n, n, w.E.stride},
         M{w.M.data, n, n, w.M.stride};  // (n, n)
     const index_t padded = kernel::round_up(n, Kernel::template lanes<Real>);

@@ -15,8 +15,7 @@ constexpr direction other(direction way) { return way == direction::forward ? di
 struct gap_decays {
   template <class Kernel>
   gap_decays(kernel::arena& memory, index_t C, std::type_identity<Kernel>)
-      : forward(memory.numbers<Kernel, double>(C + 1)),
-        backward(memory.numbers<Kernel, double>(C + 1)) {}
+      : forward(memory.numbers<Kernel, double>(C + 1)), backward(memory.numbers<Kernel, double>(C + 1)) {}
 
   template <direction Way>
   double* way() const {

@@ -80,11 +80,11 @@ struct full_gradient {
       std::fill_n(w.a, block, Real(0));
       std::fill_n(w.b, block, Real(0));
       g.scale += through_norm<Kernel>(x, g, first, n, w.a, w.b, w.dots, w.dy, w.dv, norm);
-      const auto q = kernel::whole_packets<Kernel>(x.q.slice(first, n), w.q);    // (n, Dk)
+      const auto q = kernel::whole_packets<Kernel>(x.q.slice(first, n), w.q);     // (n, Dk)
       const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(first, n), w.dy);  // (n, Dv)
-      const auto dq = w.dq.top(n);                                               // (n, Dk)
-      const kernel::tile<Real> qt{w.qt.data, q.columns, n, w.qt.stride};         // (Dk, n)
-      const kernel::tile<Real> dyt{w.dyt.data, dy.columns, n, w.dyt.stride};     // (Dv, n)
+      const auto dq = w.dq.top(n);                                                // (n, Dk)
+      const kernel::tile<Real> qt{w.qt.data, q.columns, n, w.qt.stride};          // (Dk, n)
+      const kernel::tile<Real> dyt{w.dyt.data, dy.columns, n, w.dyt.stride};      // (Dv, n)
       Kernel::transpose(qt, q);
       Kernel::transpose(dyt, dy);
       kernel::clear(dq);
@@ -118,8 +118,7 @@ struct full_gradient {
 
  private:
   template <class Kernel, class Real, class T>
-  static void cross(kernel::tile<Real> E, index_t ib, index_t jb, const head_gradient<T>& g,
-                    scratch<Kernel, Real>& w) {
+  static void cross(kernel::tile<Real> E, index_t ib, index_t jb, const head_gradient<T>& g, scratch<Kernel, Real>& w) {
     const auto to = [](double* gaps, index_t first) { return gaps == nullptr ? gaps : gaps + first; };
     if (ib == jb) return Kernel::crossings(to(g.forward, ib * block), to(g.backward, ib * block), E, w.running);
     if ((ib > jb ? g.forward : g.backward) == nullptr) return;

@@ -36,8 +36,7 @@ struct global_state {
 
   /// Each half adds up its own keys' state and then reads both.
   template <class Kernel, class T, class Mask, class Norm>
-  static void run(const head<T, Mask>& x, const Norm& norm, share part, kernel::arena& memory,
-                  meeting<Kernel, real_of<T>>& m) {
+  static void run(const head<T, Mask>& x, const Norm& norm, share part, kernel::arena& memory, meeting<Kernel, real_of<T>>& m) {
     using Real = real_of<T>;
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width});
     std::fill_n(w.ones, block, Real(1));

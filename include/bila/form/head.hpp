@@ -85,8 +85,8 @@ struct head_size {
   index_t L, Dk, Dv;
 };
 
-/// Two sweeps that meet in the middle of a head can run at the same time, one half each, with a pause in between: what leaves a half
-/// is what enters the other.
+/// Two sweeps that meet in the middle of a head can run at the same time, one half each, with a pause in between: what leaves a
+/// half is what enters the other.
 enum class stage { whole, leaving, finishing };
 
 /// One of several equal shares of a head's work that can run at the same time.

@@ -74,12 +74,13 @@ void deliver(const gradient_rows<T>& to, index_t first, kernel::tile<Real> X, bo
     kernel::store(to.sum.slice(first, X.rows), X);
 }
 
-/// Through the normaliser: dN_i = a_i dy_i, dZ_i = b_i of tokens [first, first + n), with a and b the norm's slope; `room` for y and
-/// dy. Returns these tokens' part in the gradient of the scale.
+/// Through the normaliser: dN_i = a_i dy_i, dZ_i = b_i of tokens [first, first + n), with a and b the norm's slope; `room` for y
+/// and dy. Returns these tokens' part in the gradient of the scale.
 template <class Kernel, class T, class Mask, class Real, class Norm>
 double through_norm(const head<T, Mask>& x, const head_gradient<T>& g, index_t first, index_t n, Real* a, Real* b, double* dots,
                     kernel::tile<Real> room_dy, kernel::tile<Real> room_y, const Norm& norm) {
-  const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(first, n), room_dy), y = kernel::whole_packets<Kernel>(g.y.slice(first, n), room_y);
+  const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(first, n), room_dy),
+             y = kernel::whole_packets<Kernel>(g.y.slice(first, n), room_y);
   Kernel::template dots<Real>(dots, dy, y);
   double scale = 0;
   for (index_t i = 0; i < n; ++i) {

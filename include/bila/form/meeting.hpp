@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two sweeps that meet in the middle. The forward sweep starts at the first token, the backward sweep at the last; up to the middle
-// each leaves its part of the rows, beyond it each finds the other's and finishes them. No work is done twice, no state is kept, and
-// the halves can run on two threads: the same sums in the same order as on one.
+// each leaves its part of the rows, beyond it each finds the other's and finishes them. No work is done twice, no state is kept,
+// and the halves can run on two threads: the same sums in the same order as on one.
 #pragma once
 
 #include <bila/form/head.hpp>

@@ -15,8 +15,8 @@ namespace bila::inline v0_1::form {
 ///     [N_i, Z_i] = q_i P_i + q_i R_i + diagonal (q_i . k_i) [v_i, 1]
 ///
 /// the same numbers as LION's S_i minus half the diagonal in each direction, without its cancellation.
-/// Time O(L Dk Dv), memory O(Dk Dv) and one number per token. The sweeps meet in the middle; the one that comes first leaves its part
-/// in y. Source: LION (arXiv 2502.16249), the bidirectional RNN.
+/// Time O(L Dk Dv), memory O(Dk Dv) and one number per token. The sweeps meet in the middle; the one that comes first leaves its
+/// part in y. Source: LION (arXiv 2502.16249), the bidirectional RNN.
 struct recurrent {
   static constexpr index_t block = 32;  // tokens that are read from the user's memory at a time
 
@@ -36,9 +36,9 @@ struct recurrent {
           lambda(memory.numbers<Kernel, double>(block + 1)) {}
 
     kernel::tile<Real> q, k, weighted, v, N;  // (block, Dk) (block, Dk) (block, Dk) (block, Dv) (block, Dv)
-    Real *z, *out;                  // (block)
-    Real *read, *settle, *write;    // (block) in the order of the sweep
-    double* lambda;                 // (block + 1)
+    Real *z, *out;                            // (block)
+    Real *read, *settle, *write;              // (block) in the order of the sweep
+    double* lambda;                           // (block + 1)
   };
 
   template <class Kernel, class T>
@@ -67,9 +67,8 @@ struct recurrent {
       if (global_state::serves(x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, part, memory, m);
 
     scratch<Kernel, Real> w(memory, now);
-    meet(x, part, now.L / block / 2 * block, [&]<direction Way>(index_t first, index_t last, duties duty) {
-      sweep<Kernel, Way>(x, norm, w, m, first, last, duty);
-    });
+    meet(x, part, now.L / block / 2 * block,
+         [&]<direction Way>(index_t first, index_t last, duties duty) { sweep<Kernel, Way>(x, norm, w, m, first, last, duty); });
   }
 
   /// In blocks of tokens, pairs inside a block directly; states are computed again from one per sqrt(L / block) blocks.
@@ -107,12 +106,13 @@ struct recurrent {
         Real* const z = Norm::uses_row_sum ? w.z : nullptr;
         if (duty.finish) Kernel::diagonal(N, z, static_cast<Real>(x.diagonal), q, k, v);
         if constexpr (!forwards) std::reverse(w.z, w.z + n);
-        Kernel::steps(along<Way>(N), z, w.read, along<Way>(q), S, Norm::uses_row_sum ? s : nullptr, w.settle, w.write, along<Way>(k),
-                      along<Way>(v), w.weighted);
+        Kernel::steps(along<Way>(N), z, w.read, along<Way>(q), S, Norm::uses_row_sum ? s : nullptr, w.settle, w.write,
+                      along<Way>(k), along<Way>(v), w.weighted);
         if constexpr (!forwards) std::reverse(w.z, w.z + n);
       };
       const auto clear = [](kernel::tile<Real> N) {
-        for (index_t i = 0; i < N.rows; ++i) std::fill_n(N.row(i), kernel::round_up(N.columns, Kernel::template lanes<Real>), Real(0));
+        for (index_t i = 0; i < N.rows; ++i)
+          std::fill_n(N.row(i), kernel::round_up(N.columns, Kernel::template lanes<Real>), Real(0));
       };
       if (duty.other_left)
         std::copy_n(m.z + at, Norm::uses_row_sum ? n : 0, w.z);

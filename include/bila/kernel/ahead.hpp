@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens that will be wanted soon. Chunks of q, k, v and y are four streams that hardware prefetchers lose at every page, so a kernel
-// asks for a few lines of the next chunk with each register tile.
+// Tokens that will be wanted soon. Chunks of q, k, v and y are four streams that hardware prefetchers lose at every page, so a
+// kernel asks for a few lines of the next chunk with each register tile.
 #pragma once
 
 #include <bila/view/tensor_view.hpp>

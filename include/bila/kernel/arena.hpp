@@ -91,7 +91,8 @@ tile<const Real> whole_packets(rows<const T> from, tile<Real> room) {
   return room.top(from.count);
 }
 
-/// Where a kernel may leave whole rows for tokens: their own memory if the rows are whole packets, else the room; then `store` them.
+/// Where a kernel may leave whole rows for tokens: their own memory if the rows are whole packets, else the room; then `store`
+/// them.
 template <class Kernel, class Real, class T>
 tile<Real> results(rows<T> to, tile<Real> room) {
   if constexpr (std::is_same_v<T, Real>)

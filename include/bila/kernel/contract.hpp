@@ -3,9 +3,9 @@
 // it knows tiles and numbers, not masks, norms or forms. The reference layer says them in plain loops.
 //
 // Scores are kept with the keys in rows, A_ji for key j and query i: queries then lie in packets, so that row sums need no
-// horizontal addition and masks of rank one are two factors per element.
+// horizontal addition and masks of rank one are two factors per element: M is a tile or rank_one.
 //
-//   score(A, z, k, qt, M)              A_ji = (k_j . q_i) M_ji,  z_i += sum_j A_ji      (n, m) = (n, Dk) (Dk, m); M a tile, or of rank one
+//   score(A, z, k, qt, M)              A_ji = (k_j . q_i) M_ji,  z_i += sum_j A_ji      (n, m) = (n, Dk) (Dk, m)
 //   apply(N, A, v)                     N_i += sum_j A_ji v_j                            (m, Dv) += (n, m)^T (n, Dv)
 //   read(N, out, r, q, S, A, v, left)  N_i = out_i (r_i q_i S + sum_j A_ji v_j + left_i)     the state S (Dk, Dv)
 //   project(z, r, q, s)                z_i += r_i q_i . s                               the state's row sums s (Dk)
@@ -34,9 +34,9 @@
 //   crossings(f, b, E, x)              f_t += sum_{j < t <= i} E_ji,  b_t += sum_{i < t <= j} E_ji,  0 < t < n; null: not wanted
 //                                                                                       x: room for n numbers
 //
-// In read, out, left and A may be absent; in accumulate and gather w, for weights of one. z and s are null when not wanted.
-// The rows of the tiles in steps may lie backwards in memory: a stride may be negative. Sums run over the inner index in order, whatever the address or the number of columns: the bits of an element of the result depend
-// on the numbers that enter it and on nothing else.
+// In read, out, left and A may be absent; in accumulate and gather w, for weights of one. z and s are null when not wanted. The rows
+// of the tiles in steps may lie backwards in memory: a stride may be negative. Sums run over the inner index in order, whatever the
+// address or the number of columns: the bits of an element of the result depend on the numbers that enter it and on nothing else.
 #pragma once
 
 #include <bila/kernel/ahead.hpp>

@@ -79,8 +79,8 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void read(tile<Real> N, const Real* out, const Real* r, operand<Real> q, operand<Real> S, operand<Real> A, operand<Real> v,
-                   operand<Real> left, ahead* next = nullptr) {
+  static BILA_NOINLINE void read(tile<Real> N, const Real* out, const Real* r, operand<Real> q, operand<Real> S, operand<Real> A,
+                                 operand<Real> v, operand<Real> left, ahead* next = nullptr) {
     constexpr index_t width = lanes<Real>;
     for_each_tile<Real>(N.rows, N.columns, [&]<int Rows, int Packets>(index_t i, index_t d) BILA_LAMBDA_INLINE {
       packet<Real> sum[Rows][Packets];
@@ -106,9 +106,8 @@ struct packets {
   [[gnu::flatten]] static BILA_NOINLINE void project(Real* z, const Real* r, operand<Real> q, const Real* s) {
     row_sums<Real>(
         q.rows, [&](index_t i) BILA_LAMBDA_INLINE { return products(q.row(i), s, q.columns); },
-        [&](index_t i, packet<Real> sums) BILA_LAMBDA_INLINE {
-          add_to(z + i, simd::pmul(simd::ploadu<packet<Real>>(r + i), sums));
-        });
+        [&](index_t i, packet<Real> sums)
+            BILA_LAMBDA_INLINE { add_to(z + i, simd::pmul(simd::ploadu<packet<Real>>(r + i), sums)); });
   }
 
   template <class Real>
@@ -125,8 +124,8 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void accumulate(tile<Real> S, Real* s, Real g, operand<Real> H, const Real* h, operand<Real> k, const Real* w,
-                         operand<Real> v, tile<Real> weighted, ahead* next = nullptr) {
+  static BILA_NOINLINE void accumulate(tile<Real> S, Real* s, Real g, operand<Real> H, const Real* h, operand<Real> k,
+                                       const Real* w, operand<Real> v, tile<Real> weighted, ahead* next = nullptr) {
     constexpr index_t width = lanes<Real>;
     if (w != nullptr) {
       index_t c = 0;
@@ -198,7 +197,8 @@ struct packets {
     for (index_t i = 0; i < N.rows; ++i) {
       const packet<Real> out_i = simd::pset1<packet<Real>>(out[i]);
       Real* const row = N.row(i);
-      for (index_t d = 0; d < N.columns; d += lanes<Real>) simd::pstoreu(row + d, simd::pmul(out_i, simd::ploadu<packet<Real>>(row + d)));
+      for (index_t d = 0; d < N.columns; d += lanes<Real>)
+        simd::pstoreu(row + d, simd::pmul(out_i, simd::ploadu<packet<Real>>(row + d)));
     }
   }
 
@@ -265,8 +265,8 @@ struct packets {
   }
 
   template <class Real, class Weights>
-  static BILA_NOINLINE void score_gradient(tile<Real> G, tile<Real> E, tile<Real> A, operand<Real> v, operand<Real> dyt, const Real* a,
-                             const Real* b, const Weights& M) {
+  static BILA_NOINLINE void score_gradient(tile<Real> G, tile<Real> E, tile<Real> A, operand<Real> v, operand<Real> dyt,
+                                           const Real* a, const Real* b, const Weights& M) {
     constexpr index_t width = lanes<Real>;
     for_each_tile<Real>(A.rows, A.columns, [&]<int Rows, int Packets>(index_t j, index_t i) BILA_LAMBDA_INLINE {
       packet<Real> sum[Rows][Packets];
@@ -587,8 +587,8 @@ struct packets {
     return sum;
   }
 
-  /// take(i, sums) for packets of rows i, i+1, ...: the sum of row(i) over its lanes, many rows with one transposition. Rows past the
-  /// last are zero.
+  /// take(i, sums) for packets of rows i, i+1, ...: the sum of row(i) over its lanes, many rows with one transposition. Rows past
+  /// the last are zero.
   template <class Real, class Row, class Take>
   static BILA_ALWAYS_INLINE void row_sums(index_t rows, const Row& row, const Take& take) {
     constexpr index_t width = lanes<Real>;
@@ -610,13 +610,14 @@ struct packets {
   }
 
   template <int Packets, class Real>
-  static BILA_ALWAYS_INLINE void weigh_keys(Real* s, Real g, const Real* h, const tile<const Real>& k, const Real* w, const tile<Real>& weighted,
-                                            index_t c) {
+  static BILA_ALWAYS_INLINE void weigh_keys(Real* s, Real g, const Real* h, const tile<const Real>& k, const Real* w,
+                                            const tile<Real>& weighted, index_t c) {
     constexpr index_t width = lanes<Real>;
     packet<Real> sum[Packets];
     BILA_UNROLL
     for (int n = 0; n < Packets; ++n)
-      sum[n] = s == nullptr ? simd::pset1<packet<Real>>(Real(0)) : simd::pmul(simd::pset1<packet<Real>>(g), simd::ploadu<packet<Real>>(h + c + n * width));
+      sum[n] = s == nullptr ? simd::pset1<packet<Real>>(Real(0))
+                            : simd::pmul(simd::pset1<packet<Real>>(g), simd::ploadu<packet<Real>>(h + c + n * width));
     const Real* from = k.data + c;
     Real* to = weighted.data + c;
     for (index_t j = 0; j < k.rows; ++j, from += k.stride, to += weighted.stride) {
@@ -634,11 +635,13 @@ struct packets {
   }
 
   template <int Packets, class Real>
-  static BILA_ALWAYS_INLINE void gather_columns(Real* s, Real g, const Real* h, const tile<const Real>& k, const Real* w, index_t c) {
+  static BILA_ALWAYS_INLINE void gather_columns(Real* s, Real g, const Real* h, const tile<const Real>& k, const Real* w,
+                                                index_t c) {
     constexpr index_t width = lanes<Real>;
     packet<Real> sum[Packets];
     BILA_UNROLL
-    for (int n = 0; n < Packets; ++n) sum[n] = simd::pmul(simd::pset1<packet<Real>>(g), simd::ploadu<packet<Real>>(h + c + n * width));
+    for (int n = 0; n < Packets; ++n)
+      sum[n] = simd::pmul(simd::pset1<packet<Real>>(g), simd::ploadu<packet<Real>>(h + c + n * width));
     for (index_t j = 0; j < k.rows; ++j) {
       const packet<Real> w_j = simd::pset1<packet<Real>>(w == nullptr ? Real(1) : w[j]);
       BILA_UNROLL
@@ -670,7 +673,8 @@ struct packets {
   /// `Decays`: the last token settles.
   template <int Tokens, int Packets, bool Decays, class Real>
   static BILA_ALWAYS_INLINE void step_tokens(const tile<Real>& N, const Real* r, const tile<const Real>& q, const tile<Real>& S,
-                                             index_t d, index_t i, const Real* g, const tile<const Real>& k, const tile<const Real>& v) {
+                                             index_t d, index_t i, const Real* g, const tile<const Real>& k,
+                                             const tile<const Real>& v) {
     constexpr index_t width = lanes<Real>;
     const packet<Real> decay = simd::pset1<packet<Real>>(g[i + Tokens - 1]);
     packet<Real> value[Tokens][Packets], sum[Tokens][Packets];
@@ -684,7 +688,8 @@ struct packets {
       for (int p = 0; p < Packets; ++p) state[p] = simd::ploadu<packet<Real>>(s + p * width);
       BILA_UNROLL
       for (int m = 0; m < Tokens; ++m) {
-        const packet<Real> q_c = simd::pset1<packet<Real>>(q_i[m * q.stride + c]), k_c = simd::pset1<packet<Real>>(k_i[m * k.stride + c]);
+        const packet<Real> q_c = simd::pset1<packet<Real>>(q_i[m * q.stride + c]),
+                           k_c = simd::pset1<packet<Real>>(k_i[m * k.stride + c]);
         BILA_UNROLL
         for (int p = 0; p < Packets; ++p) {
           sum[m][p] = simd::pmadd(q_c, state[p], sum[m][p]);

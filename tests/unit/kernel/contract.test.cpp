@@ -246,15 +246,16 @@ struct verbs {
 
   /// Rows of N, q, k and v in their order, or with negative strides from the last to the first.
   after_step steps(const matrix& N, const matrix& z, const matrix& r, const matrix& q, const matrix& S, const matrix& s,
-                   const matrix& g, const matrix& w, const matrix& k, const matrix& v, bool sums = true, bool backwards = false) const {
+                   const matrix& g, const matrix& w, const matrix& k, const matrix& v, bool sums = true,
+                   bool backwards = false) const {
     space row = tile_of(N), sum = elements_of(z), read = tile_of(r), left = tile_of(q), now = tile_of(S), total = tile_of(s),
           settle = tile_of(g), write = tile_of(w), key = tile_of(k), value = tile_of(v), x = tile_of(matrix(k.rows, k.columns));
     const auto order = [&](space& of) {
       const tile<Real> t = of.get();
       return backwards ? tile<Real>{t.row(t.rows - 1), t.rows, t.columns, -t.stride} : t;
     };
-    Kernel::steps(order(row), sums ? sum.numbers() : nullptr, read.numbers(), order(left), now.get(), sums ? total.numbers() : nullptr,
-                  settle.numbers(), write.numbers(), order(key), order(value), x.get());
+    Kernel::steps(order(row), sums ? sum.numbers() : nullptr, read.numbers(), order(left), now.get(),
+                  sums ? total.numbers() : nullptr, settle.numbers(), write.numbers(), order(key), order(value), x.get());
     CHECK((row.clean() && sum.clean() && read.kept(r) && left.kept(q) && now.clean() && total.clean() && settle.kept(g) &&
            write.kept(w) && key.kept(k) && value.kept(v) && x.within()));
     return {row.content(), sum.content(), now.content(), total.content()};
