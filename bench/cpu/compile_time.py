@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What it costs to compile bila: seconds of processor time, peak memory, code size. The least of three runs, against the goals.
 
+The goals are those of a machine where <Eigen/Core> alone takes 0.9 s; on another, seconds are scaled by that.
+
     compile_time.py [--compiler g++] [--eigen /usr/include/eigen3] [--gate] [--out FILE]
 
 --gate exits with 1 where the limit that must not be crossed is crossed.
@@ -67,13 +69,14 @@ def main():
     parser.add_argument("--out")
     arguments = parser.parse_args()
     eigen, include, everything = (least(arguments, source) for source in (EMPTY, INCLUDE, EVERYTHING))
+    slower = eigen[0] / 0.9
     rows = [
-        ("including bila, beyond <Eigen/Core>", "s", include[0] - eigen[0], 0.25, 0.5),
-        ("three forms, three masks, float: time", "s", everything[0], 5, 8),
+        ("including bila, beyond <Eigen/Core>", "s", (include[0] - eigen[0]) / slower, 0.25, 0.5),
+        ("three forms, three masks, float: time", "s", everything[0] / slower, 5, 8),
         ("three forms, three masks, float: memory", "MB", everything[1], 550, 800),
         ("three forms, three masks, float: code", "KB", everything[2], 100, None),
     ]
-    print(f"{arguments.compiler}, -O3 -march=native; <Eigen/Core> alone: {eigen[0]:.2f} s, {eigen[1]:.0f} MB")
+    print(f"{arguments.compiler}, -O3 -march=native; <Eigen/Core> alone: {eigen[0]:.2f} s, {eigen[1]:.0f} MB; seconds below are measured / {slower:.2f}")
     print(f"{'':42} {'measured':>11} {'goal':>8} {'at most':>8}")
     crossed = False
     for name, unit, value, goal, limit in rows:

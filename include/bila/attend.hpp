@@ -48,7 +48,7 @@ concept accepts = gapped<Mask> ||(pairwise<Mask> && (std::same_as<Form, form::fu
 
 /// The longest segment of a call.
 template <class T>
-form::head_size largest_head(const inputs<T>& in, const geometry& size) {
+BILA_NOINLINE form::head_size largest_head(const inputs<T>& in, const geometry& size) {
   const segments pieces = segments_of(in, size);
   form::head_size largest{0, size.Dk, size.Dv};
   for (index_t b = 0; b < size.B; ++b)
@@ -71,14 +71,14 @@ inline constexpr bool meets = requires(const Form& form, kernel::arena& memory, 
 };
 
 template <class Kernel, class Form, class T>
-std::size_t meeting_bytes(const Form& form, form::head_size largest) {
+BILA_NOINLINE std::size_t meeting_bytes(const Form& form, form::head_size largest) {
   kernel::arena counter;
   if constexpr (meets<Kernel, Form, T>) form.template plan_meeting<Kernel, T>(counter, largest);
   return counter.used();
 }
 
 template <class Kernel, class Form, class T>
-schedule plan(const cpu& backend, const Form& form, const inputs<T>& in, const outputs<T>& out) {
+BILA_NOINLINE schedule plan(const cpu& backend, const Form& form, const inputs<T>& in, const outputs<T>& out) {
   const geometry size = geometry_of(in, out.y);
   const form::head_size largest = largest_head(in, size);
   const index_t heads = size.B * size.H * segments_of(in, size).count();
@@ -137,7 +137,7 @@ complaint check_gaps(const Mask& mask, const inputs<T>& in, const geometry& size
 
 /// Shapes, values, and whether the mask has a meaning for keys that are not the queries' tokens.
 template <class Mask, class T>
-complaint check_mask(const Mask& mask, const inputs<T>& in, const geometry& size) {
+BILA_NOINLINE complaint check_mask(const Mask& mask, const inputs<T>& in, const geometry& size) {
   if (size.Lk != size.L) {
     const char* const why = !orders_tokens<Mask> ? nullptr : gapped<Mask> ? "a mask with decay" : "a pairwise mask";
     if (why != nullptr) return sentence("k has length ", size.Lk, " but q has ", size.L, ": ", why, " needs them equal");
@@ -226,7 +226,7 @@ complaint check_call(const cpu& backend, const Form& form, const Mask& mask, con
 
 /// One head's part of a state.
 template <class Real>
-form::head_state<Real> head_state_of(const state<Real>& x, index_t sequence, index_t h) {
+BILA_NOINLINE form::head_state<Real> head_state_of(const state<Real>& x, index_t sequence, index_t h) {
   form::head_state<Real> part;
   if (x.S.data != nullptr) part.S = head_rows(x.S, sequence, h, 0, x.S.length());
   if (x.z.data != nullptr) part.z = head_rows(x.z, sequence, h, 0, x.z.length());
@@ -236,7 +236,7 @@ form::head_state<Real> head_state_of(const state<Real>& x, index_t sequence, ind
 
 /// A state passes an empty sequence as it is.
 template <class Real>
-void pass_on(const form::head_state<const Real>& from, const form::head_state<Real>& to) {
+BILA_NOINLINE void pass_on(const form::head_state<const Real>& from, const form::head_state<Real>& to) {
   const auto copy = [](const rows<const Real>& source, const rows<Real>& target) {
     if (target.data == nullptr) return;
     for (index_t c = 0; c < target.count; ++c)
@@ -254,7 +254,8 @@ rows<T> rows_of(const tensor_view<T>& x, const geometry& size, index_t b, index_
 
 /// What a form reads of segment n of head h of batch row b; what it writes is still to be set.
 template <class Mask, class T>
-form::head<T, Mask> head_of(index_t b, index_t h, index_t n, const Mask& mask, const inputs<T>& in, const geometry& size) {
+BILA_NOINLINE form::head<T, Mask> head_of(index_t b, index_t h, index_t n, const Mask& mask, const inputs<T>& in,
+                                          const geometry& size) {
   const segments pieces = segments_of(in, size);
   const segment queries = pieces(b, n), keys = size.Lk == size.L ? queries : segment{0, size.Lk};
   const index_t sequence = b * pieces.count() + n;

@@ -3,6 +3,7 @@
 // before it sleeps: waking one costs 50 microseconds, and a call's second half follows its first within a few.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/view/tensor_view.hpp>
 
 #include <algorithm>
@@ -97,7 +98,7 @@ class pool {
 
 /// Runs task(context, i) for 0 <= i < n on the process's pool and the calling thread; on the calling thread alone when that is a
 /// task of the pool itself, or while the pool works for another caller.
-inline void run_on_pool(index_t n, void (*task)(void* context, index_t i), void* context) {
+BILA_NOINLINE inline void run_on_pool(index_t n, void (*task)(void* context, index_t i), void* context) {
   static pool threads;
   struct call {
     void (*task)(void*, index_t);

@@ -36,7 +36,8 @@ struct global_state {
 
   /// Each half adds up its own keys' state and then reads both.
   template <class Kernel, class T, class Mask, class Norm>
-  static void run(const head<T, Mask>& x, const Norm& norm, share part, kernel::arena& memory, meeting<Kernel, real_of<T>>& m) {
+  static BILA_NOINLINE void run(const head<T, Mask>& x, const Norm& norm, share part, kernel::arena& memory,
+                                meeting<Kernel, real_of<T>>& m) {
     using Real = real_of<T>;
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width});
     std::fill_n(w.ones, block, Real(1));
@@ -99,7 +100,7 @@ struct global_state {
   /// Row c of the state that all queries see: the tokens' own, and what comes before and after. Each final state is what lies on
   /// its side, the tokens included.
   template <class T, class Mask, class Real>
-  static void join_states(const head<T, Mask>& x, index_t c, Real* S, Real* s) {
+  static BILA_NOINLINE void join_states(const head<T, Mask>& x, index_t c, Real* S, Real* s) {
     const auto entering = [c](const head_state<const Real>& from, index_t d) {
       return from.S.data == nullptr ? Real(0) : static_cast<Real>(from.decay) * from.S(c, d);
     };
