@@ -24,7 +24,7 @@ namespace bench {
 template <class T>
 problem<T> random_problem(index_t H, index_t L, index_t D) {
   std::mt19937 bits(1);
-  const auto fill = [&bits](std::vector<T>& x, double low, double high) {
+  const auto fill = [&bits](auto& x, double low, double high) {
     for (T& value : x) value = static_cast<T>(low + (high - low) * static_cast<double>(bits()) / 4294967296.0);
   };
   problem<T> p;
@@ -43,7 +43,7 @@ problem<T> random_problem(index_t H, index_t L, index_t D) {
 template <class T>
 struct setting {
   problem<T> p;
-  std::vector<T> y;
+  numbers<T> y;
 
   setting(index_t H, index_t L, index_t D) : p(random_problem<T>(H, L, D)), y(p.v.values.size()) {}
 

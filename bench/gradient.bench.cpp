@@ -10,7 +10,7 @@ using bench::index_t;
 
 struct lesson {
   std::shared_ptr<bench::setting<float>> on;
-  std::vector<float> row_sum, dy, dq, dk, dv, d_log_decay;
+  bench::numbers<float> row_sum, dy, dq, dk, dv, d_log_decay;
 
   explicit lesson(index_t L, index_t D)
       : on(std::make_shared<bench::setting<float>>(4, L, D)),
