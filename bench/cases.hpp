@@ -43,7 +43,7 @@ problem<T> random_problem(index_t H, index_t L, index_t D) {
 template <class T>
 struct setting {
   problem<T> p;
-  numbers<T> y;
+  aligned_vector<T> y;
 
   setting(index_t H, index_t L, index_t D) : p(random_problem<T>(H, L, D)), y(p.v.values.size()) {}
 

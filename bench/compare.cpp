@@ -102,7 +102,7 @@ gap_decays decays_of(const problem<T>& p, const std::string& mask, index_t b, in
 // Adds the four forms at length L; make_mask(L) is the mask of a prefix.
 template <class T, class MakeMask, class Norm>
 void add_length(comparison& run, const problem<T>& p, const std::string& mask_name, const MakeMask& make_mask, const Norm& norm,
-                numbers<T>& output, index_t L) {
+                aligned_vector<T>& output, index_t L) {
   using Mask = decltype(make_mask(L));
   const index_t B = p.batches(), H = p.heads();
   const bila::inputs<T> in{p.q.prefix(L), p.k.prefix(L), p.v.prefix(L)};
@@ -155,7 +155,7 @@ void add_length(comparison& run, const problem<T>& p, const std::string& mask_na
 
 template <class T, class MakeMask>
 void add_lengths(comparison& run, const problem<T>& p, const std::string& mask_name, const MakeMask& make_mask,
-                 numbers<T>& output) {
+                 aligned_vector<T>& output) {
   std::printf("\nChecking every form against the definition in double at L =");
   for (const index_t L : run.lengths) std::printf(" %lld", static_cast<long long>(L));
   std::printf("\n");
@@ -211,7 +211,7 @@ int compare(const options& o) {
     benchmark::AddCustomContext(name, fact);
   }
 
-  numbers<T> output(static_cast<std::size_t>(p.batches() * p.heads() * p.length() * p.v.extents[3]));
+  aligned_vector<T> output(static_cast<std::size_t>(p.batches() * p.heads() * p.length() * p.v.extents[3]));
   if (mask == "all_ones") {
     add_lengths(
         run, p, mask, [](index_t) { return bila::mask::all_ones{}; }, output);

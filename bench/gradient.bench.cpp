@@ -10,7 +10,7 @@ using bench::index_t;
 
 struct lesson {
   std::shared_ptr<bench::setting<float>> on;
-  bench::numbers<float> row_sum, dy, dq, dk, dv, d_log_decay;
+  bench::aligned_vector<float> row_sum, dy, dq, dk, dv, d_log_decay;
 
   explicit lesson(index_t L, index_t D)
       : on(std::make_shared<bench::setting<float>>(4, L, D)),
@@ -28,10 +28,11 @@ template <class Form>
 void add(const std::shared_ptr<lesson>& with, pass which, const std::string& name, const Form& form) {
   const index_t L = with->on->p.length(), D = with->on->p.v.extents[3], H = with->on->p.heads();
   const char* const passes[] = {"forward", "gradient", "both"};
-  const std::string title = std::string(passes[static_cast<int>(which)]) + "/" + name + "/selective_decay/float/L:" + std::to_string(L) + "/D:" + std::to_string(D);
+  const std::string title = std::string(passes[static_cast<int>(which)]) + "/" + name +
+                            "/selective_decay/float/L:" + std::to_string(L) + "/D:" + std::to_string(D);
   benchmark::RegisterBenchmark(title.c_str(), [=](benchmark::State& state) {
-    const auto tensor = [&](std::vector<float>& x) { return bila::bhld(x.data(), 1, H, L, D); };
-    const auto gates = [&](std::vector<float>& x) { return bila::bhl(x.data(), 1, H, L); };
+    const auto tensor = [&](bench::aligned_vector<float>& x) { return bila::bhld(x.data(), 1, H, L, D); };
+    const auto gates = [&](bench::aligned_vector<float>& x) { return bila::bhl(x.data(), 1, H, L); };
     const bila::inputs<float> in{with->on->p.q.prefix(L), with->on->p.k.prefix(L), with->on->p.v.prefix(L)};
     const bila::outputs<float> out{tensor(with->on->y), gates(with->row_sum)};
     const auto mask = with->on->selective_decay().second;
@@ -43,7 +44,8 @@ void add(const std::shared_ptr<lesson>& with, pass which, const std::string& nam
     bila::attend(form, mask, bila::norm::row_sum{}, in, out);
     for (auto _ : state) {
       if (which != pass::gradient) bila::attend(form, mask, bila::norm::row_sum{}, in, out);
-      if (which != pass::forward) bila::gradient(form, mask, bila::norm::row_sum{}, in, {out.y, out.row_sum}, {tensor(with->dy)}, to);
+      if (which != pass::forward)
+        bila::gradient(form, mask, bila::norm::row_sum{}, in, {out.y, out.row_sum}, {tensor(with->dy)}, to);
     }
     state.counters["tokens/s"] = {static_cast<double>(L), benchmark::Counter::kIsIterationInvariantRate};
     state.counters["kept_bytes"] = static_cast<double>(H * L * (D + 1)) * sizeof(float);  // y and the row sum

@@ -25,11 +25,11 @@ using bila::index_t;
 // A contiguous [batch, head, length, feature] tensor and the views of its first tokens.
 // Aligned as PyTorch and Eigen align: vectors of memory that starts 16 bytes into a cache line cost a tenth more.
 template <class T>
-using numbers = std::vector<T, Eigen::aligned_allocator<T>>;
+using aligned_vector = std::vector<T, Eigen::aligned_allocator<T>>;
 
 template <class T>
 struct tensor {
-  numbers<T> values;
+  aligned_vector<T> values;
   std::array<index_t, 4> extents{};
 
   tensor() = default;

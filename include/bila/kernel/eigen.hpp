@@ -504,21 +504,22 @@ struct packets {
     }
   }
 
+  // Row by row: products of a stride with every row number would not fit the registers.
   template <class Real, class Packet, int Rows, int Packets>
   static BILA_ALWAYS_INLINE void load(Packet (&sum)[Rows][Packets], const Real* x, index_t stride) {
     BILA_UNROLL
-    for (int m = 0; m < Rows; ++m) {
+    for (int m = 0; m < Rows; ++m, x += stride) {
       BILA_UNROLL
-      for (int n = 0; n < Packets; ++n) sum[m][n] = simd::ploadu<Packet>(x + m * stride + n * lanes<Real>);
+      for (int n = 0; n < Packets; ++n) sum[m][n] = simd::ploadu<Packet>(x + n * lanes<Real>);
     }
   }
 
   template <class Real, class Packet, int Rows, int Packets>
   static BILA_ALWAYS_INLINE void store(Real* x, index_t stride, const Packet (&sum)[Rows][Packets]) {
     BILA_UNROLL
-    for (int m = 0; m < Rows; ++m) {
+    for (int m = 0; m < Rows; ++m, x += stride) {
       BILA_UNROLL
-      for (int n = 0; n < Packets; ++n) simd::pstoreu(x + m * stride + n * lanes<Real>, sum[m][n]);
+      for (int n = 0; n < Packets; ++n) simd::pstoreu(x + n * lanes<Real>, sum[m][n]);
     }
   }
 
