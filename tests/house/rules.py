@@ -25,7 +25,7 @@ MAY_INCLUDE = {
 }
 LAYERS = {"kernel/reference", "kernel/eigen"}  # chosen by the caller of attend, so nothing below it knows them, nor they each other
 SEES_EVERYTHING = {"attend", "gradient", "feature", "bila"}  # the doors, and all of them
-MAY_INCLUDE_EIGEN = {"view/eigen", "kernel/eigen", "backend/pool"}
+MAY_INCLUDE_EIGEN = {"view/eigen", "kernel/eigen", "kernel/registers"}
 MAY_DEFINE_MACROS = {"config", "version"}
 
 KEPT_AS_RECEIVED = {"tests/contract"}  # programs that must go on compiling byte for byte

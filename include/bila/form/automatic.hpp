@@ -34,8 +34,8 @@ struct automatic {
     } else {
       const double L = static_cast<double>(size.L), Dk = static_cast<double>(size.Dk), Dv = static_cast<double>(size.Dv);
       const bool one_state = Mask::gaps == gap::none && global_state::serves(way, diagonal);
-      const bool small = size.Dk * size.Dv * static_cast<index_t>(sizeof(real_of<T>)) <= state_bytes;
-      const choice otherwise = small && !one_state ? choice::recurrent : choice::chunkwise;
+      const bool fits = size.Dk * size.Dv * static_cast<index_t>(sizeof(real_of<T>)) <= state_bytes;
+      const choice otherwise = fits && !one_state ? choice::recurrent : choice::chunkwise;
       const double C = otherwise == choice::recurrent || one_state ? 0 : static_cast<double>(linear.size);
       const double states = one_state ? 2 : otherwise == choice::recurrent ? 5 : 4;
       return !has_states && (L - C) * (Dk + Dv) < states * Dk * Dv ? choice::full : otherwise;

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tiles of registers, on Eigen's packets: what the verbs of kernel/eigen.hpp are made of. All of it is keyed by the packet's type,
+// so that translation units compiled for different processors can be linked.
+#pragma once
+
+#if defined(__CUDACC__)
+#error \
+    "bila: nvcc must not compile Eigen (it would change the host's own products at link time); include <bila/cuda.hpp> in .cu files"
+#endif
+
+#include <bila/config.hpp>
+#include <bila/kernel/contract.hpp>
+
+#include <Eigen/Core>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+// g++ notes that a vector type loses its alignment attribute as a template argument (it is only read and written unaligned here),
+// and takes the undefined operand inside its own shuffle intrinsics for an uninitialised variable.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wignored-attributes"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+static_assert(EIGEN_VERSION_AT_LEAST(3, 4, 0), "bila needs Eigen 3.4 or newer");
+
+namespace bila::inline v0_1::kernel {
+
+namespace simd = Eigen::internal;
+
+template <class Packet>
+inline constexpr index_t width = simd::unpacket_traits<Packet>::size;
+
+template <int Packets, class Visit>
+BILA_ALWAYS_INLINE void panel(index_t rows, index_t j, const Visit& visit) {
+  // Two packets by eight rows fill 32 registers, by six fill 16; measured best or equal on AVX-512, AVX2 and SSE.
+  constexpr int tile_rows = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 8 : 6;
+  index_t i = 0;
+  for (; i + tile_rows <= rows; i += tile_rows) visit.template operator()<tile_rows, Packets>(i, j);
+  if (i + 4 <= rows) visit.template operator()<4, Packets>(i, j), i += 4;
+  if (i + 2 <= rows) visit.template operator()<2, Packets>(i, j), i += 2;
+  if (i < rows) visit.template operator()<1, Packets>(i, j);
+}
+
+/// Calls visit<Rows, Packets>(i, j) for register tiles that cover (rows, columns), one panel of columns after the other.
+template <index_t Width, class Visit>
+BILA_ALWAYS_INLINE void for_each_tile(index_t rows, index_t columns, const Visit& visit) {
+  index_t j = 0;
+  for (; j + 2 * Width <= kernel::round_up(columns, Width); j += 2 * Width) panel<2>(rows, j, visit);
+  if (j < columns) panel<1>(rows, j, visit);
+}
+
+/// sum += A B, with A (Rows, depth) at a, or A^T (depth, Rows) when `Transposed`, and B (depth, Packets) at b.
+template <bool Transposed, class Real, class Packet, int Rows, int Packets>
+BILA_ALWAYS_INLINE void multiply_add(Packet (&sum)[Rows][Packets], index_t depth, const Real* a, index_t a_stride, const Real* b,
+                                     index_t b_stride) {
+  constexpr index_t step = width<Packet>;
+  for (index_t k = 0; k < depth; ++k, a += Transposed ? a_stride : 1, b += b_stride) {
+    Packet row[Packets];
+    BILA_UNROLL
+    for (int n = 0; n < Packets; ++n) row[n] = simd::ploadu<Packet>(b + n * step);
+    BILA_UNROLL
+    for (int m = 0; m < Rows; ++m) {
+      const Packet a_m = simd::pset1<Packet>(Transposed ? a[m] : a[m * a_stride]);
+      BILA_UNROLL
+      for (int n = 0; n < Packets; ++n) sum[m][n] = simd::pmadd(a_m, row[n], sum[m][n]);
+    }
+  }
+}
+
+template <class Packet, int Rows, int Packets>
+BILA_ALWAYS_INLINE void clear(Packet (&sum)[Rows][Packets]) {
+  using Real = typename simd::unpacket_traits<Packet>::type;
+  BILA_UNROLL
+  for (int m = 0; m < Rows; ++m) {
+    BILA_UNROLL
+    for (int n = 0; n < Packets; ++n) sum[m][n] = simd::pset1<Packet>(Real(0));
+  }
+}
+
+// Row by row: products of a stride with every row number would not fit the registers.
+template <class Real, class Packet, int Rows, int Packets>
+BILA_ALWAYS_INLINE void load(Packet (&sum)[Rows][Packets], const Real* x, index_t stride) {
+  BILA_UNROLL
+  for (int m = 0; m < Rows; ++m, x += stride) {
+    BILA_UNROLL
+    for (int n = 0; n < Packets; ++n) sum[m][n] = simd::ploadu<Packet>(x + n * width<Packet>);
+  }
+}
+
+template <class Real, class Packet, int Rows, int Packets>
+BILA_ALWAYS_INLINE void store(Real* x, index_t stride, const Packet (&sum)[Rows][Packets]) {
+  BILA_UNROLL
+  for (int m = 0; m < Rows; ++m, x += stride) {
+    BILA_UNROLL
+    for (int n = 0; n < Packets; ++n) simd::pstoreu(x + n * width<Packet>, sum[m][n]);
+  }
+}
+
+/// Row m times r[m].
+template <class Real, class Packet, int Rows, int Packets>
+BILA_ALWAYS_INLINE void scale_rows(Packet (&sum)[Rows][Packets], const Real* r) {
+  BILA_UNROLL
+  for (int m = 0; m < Rows; ++m) {
+    const Packet r_m = simd::pset1<Packet>(r[m]);
+    BILA_UNROLL
+    for (int n = 0; n < Packets; ++n) sum[m][n] = simd::pmul(r_m, sum[m][n]);
+  }
+}
+
+/// One packet of rows by as many columns, or what there is of them.
+template <class Packet, class Real>
+[[gnu::flatten]] inline void transpose_square(const tile<Real>& kt, const tile<const Real>& k, index_t j, index_t d) {
+  constexpr index_t side = width<Packet>;
+  const index_t columns = (std::min)(side, k.columns - d);
+#if defined(EIGEN_VECTORIZE_AVX512)
+  // Lanes filled from memory leave half the shuffles of a transposition in registers: 1.6 times as fast.
+  if constexpr (std::is_same_v<Real, float>) {
+    if (columns == side) {
+      constexpr __mmask16 every = 0xffff;  // g++ warns of the undefined operand inside the intrinsics without a mask
+      for (index_t c = 0; c < side; c += 4) {
+        const auto row = [&](index_t i) BILA_LAMBDA_INLINE {
+          const float* const x = k.row(j + i) + d + c;
+          __m512 all = _mm512_castps128_ps512(_mm_loadu_ps(x));
+          all = _mm512_maskz_insertf32x4(every, all, _mm_loadu_ps(x + 4 * k.stride), 1);
+          all = _mm512_maskz_insertf32x4(every, all, _mm_loadu_ps(x + 8 * k.stride), 2);
+          return _mm512_maskz_insertf32x4(every, all, _mm_loadu_ps(x + 12 * k.stride), 3);
+        };
+        const __m512 r0 = row(0), r1 = row(1), r2 = row(2), r3 = row(3);
+        const __m512 low01 = _mm512_maskz_unpacklo_ps(every, r0, r1), low23 = _mm512_maskz_unpacklo_ps(every, r2, r3);
+        const __m512 high01 = _mm512_maskz_unpackhi_ps(every, r0, r1), high23 = _mm512_maskz_unpackhi_ps(every, r2, r3);
+        float* const to = kt.row(d + c) + j;
+        _mm512_storeu_ps(to, _mm512_maskz_shuffle_ps(every, low01, low23, 0x44));
+        _mm512_storeu_ps(to + kt.stride, _mm512_maskz_shuffle_ps(every, low01, low23, 0xee));
+        _mm512_storeu_ps(to + 2 * kt.stride, _mm512_maskz_shuffle_ps(every, high01, high23, 0x44));
+        _mm512_storeu_ps(to + 3 * kt.stride, _mm512_maskz_shuffle_ps(every, high01, high23, 0xee));
+      }
+      return;
+    }
+  }
+#endif
+  if constexpr (side > 1) {
+    simd::PacketBlock<Packet, side> block;
+    BILA_UNROLL
+    for (index_t n = 0; n < side; ++n) block.packet[n] = simd::ploadu<Packet>(k.row(j + n) + d);
+    simd::ptranspose(block);
+    for (index_t n = 0; n < columns; ++n) simd::pstoreu(kt.row(d + n) + j, block.packet[n]);
+  }
+}
+
+/// Eigen's exponential does not reach zero: it stops at exp(-709).
+template <class Packet>
+BILA_ALWAYS_INLINE void exponential(double* x) {
+  const Packet log = simd::ploadu<Packet>(x);
+  const Packet vanishes = simd::pcmp_lt(log, simd::pset1<Packet>(-708.0));
+  simd::pstoreu(x, simd::pandnot(simd::pexp(log), vanishes));
+}
+
+template <class Real, class Packet>
+BILA_ALWAYS_INLINE void add_to(Real* x, const Packet& y) {
+  simd::pstoreu(x, simd::padd(simd::ploadu<Packet>(x), y));
+}
+
+#if defined(__GNUC__)
+template <int N>
+struct floats {
+  typedef float type __attribute__((vector_size(N * sizeof(float))));
+};
+#endif
+
+template <class Real, class Packet>
+BILA_ALWAYS_INLINE void store_rounded(Real* to, const Packet& x) {
+  if constexpr (std::is_same_v<Real, double>) {
+    simd::pstoreu(to, x);
+  } else {
+#if defined(__GNUC__)
+    const auto y = __builtin_convertvector(x, typename floats<width<Packet>>::type);
+    std::memcpy(to, &y, sizeof(y));
+#else
+    double wide[width<Packet>];
+    simd::pstoreu(wide, x);
+    for (index_t m = 0; m < width<Packet>; ++m) to[m] = static_cast<float>(wide[m]);
+#endif
+  }
+}
+
+/// a_c b_c, summed over c as far as lanes go.
+template <class Packet, class Real>
+BILA_ALWAYS_INLINE Packet products(const Real* a, const Real* b, index_t n) {
+  Packet sum = simd::pset1<Packet>(Real(0));
+  for (index_t c = 0; c < n; c += width<Packet>) sum = simd::pmadd(simd::ploadu<Packet>(a + c), simd::ploadu<Packet>(b + c), sum);
+  return sum;
+}
+
+/// take(i, sums) for packets of rows i, i+1, ...: the sum of row(i) over its lanes, many rows with one transposition. Rows past
+/// the last are zero.
+template <class Packet, class Row, class Take>
+BILA_ALWAYS_INLINE void row_sums(index_t rows, const Row& row, const Take& take) {
+  constexpr index_t rows_at_once = width<Packet>;
+  for (index_t i = 0; i < rows; i += rows_at_once) {
+    if constexpr (rows_at_once == 1) {
+      take(i, row(i));
+    } else {
+      simd::PacketBlock<Packet, rows_at_once> block;
+      for (index_t n = 0; n < rows_at_once; ++n) block.packet[n] = i + n < rows ? row(i + n) : simd::pset1<Packet>(0);
+      simd::ptranspose(block);
+      BILA_UNROLL
+      for (index_t half = rows_at_once / 2; half > 0; half /= 2) {
+        BILA_UNROLL
+        for (index_t n = 0; n < half; ++n) block.packet[n] = simd::padd(block.packet[n], block.packet[n + half]);
+      }
+      take(i, block.packet[0]);
+    }
+  }
+}
+
+template <int Packets, class Packet, class Real>
+BILA_ALWAYS_INLINE void weigh_keys(Real* s, Real g, const Real* h, const tile<const Real>& k, const Real* w,
+                                   const tile<Real>& weighted, index_t c) {
+  constexpr index_t step = width<Packet>;
+  Packet sum[Packets];
+  BILA_UNROLL
+  for (int n = 0; n < Packets; ++n)
+    sum[n] =
+        s == nullptr ? simd::pset1<Packet>(Real(0)) : simd::pmul(simd::pset1<Packet>(g), simd::ploadu<Packet>(h + c + n * step));
+  const Real* from = k.data + c;
+  Real* to = weighted.data + c;
+  for (index_t j = 0; j < k.rows; ++j, from += k.stride, to += weighted.stride) {
+    const Packet w_j = simd::pset1<Packet>(w[j]);
+    BILA_UNROLL
+    for (int n = 0; n < Packets; ++n) {
+      const Packet x = simd::pmul(w_j, simd::ploadu<Packet>(from + n * step));
+      simd::pstoreu(to + n * step, x);
+      sum[n] = simd::padd(sum[n], x);
+    }
+  }
+  if (s == nullptr) return;
+  BILA_UNROLL
+  for (int n = 0; n < Packets; ++n) simd::pstoreu(s + c + n * step, sum[n]);
+}
+
+template <int Packets, class Packet, class Real>
+BILA_ALWAYS_INLINE void gather_columns(Real* s, Real g, const Real* h, const tile<const Real>& k, const Real* w, index_t c) {
+  constexpr index_t step = width<Packet>;
+  Packet sum[Packets];
+  BILA_UNROLL
+  for (int n = 0; n < Packets; ++n) sum[n] = simd::pmul(simd::pset1<Packet>(g), simd::ploadu<Packet>(h + c + n * step));
+  for (index_t j = 0; j < k.rows; ++j) {
+    const Packet w_j = simd::pset1<Packet>(w == nullptr ? Real(1) : w[j]);
+    BILA_UNROLL
+    for (int n = 0; n < Packets; ++n) sum[n] = simd::pmadd(w_j, simd::ploadu<Packet>(k.row(j) + c + n * step), sum[n]);
+  }
+  BILA_UNROLL
+  for (int n = 0; n < Packets; ++n) simd::pstoreu(s + c + n * step, sum[n]);
+}
+
+/// `Decays`: the last token settles.
+template <int Tokens, int Packets, bool Decays, class Packet, class Real>
+BILA_ALWAYS_INLINE void step_tokens(const tile<Real>& N, const Real* r, const tile<const Real>& q, const tile<Real>& S, index_t d,
+                                    index_t i, const Real* g, const tile<const Real>& k, const tile<const Real>& v) {
+  constexpr index_t step = width<Packet>;
+  const Packet decay = simd::pset1<Packet>(g[i + Tokens - 1]);
+  Packet value[Tokens][Packets], sum[Tokens][Packets];
+  load(value, v.row(i) + d, v.stride);
+  clear(sum);
+  const Real *q_i = q.row(i), *k_i = k.row(i);
+  for (index_t c = 0; c < S.rows; ++c) {
+    Real* const s = S.row(c) + d;
+    Packet state[Packets];
+    BILA_UNROLL
+    for (int p = 0; p < Packets; ++p) state[p] = simd::ploadu<Packet>(s + p * step);
+    BILA_UNROLL
+    for (int m = 0; m < Tokens; ++m) {
+      const Packet q_c = simd::pset1<Packet>(q_i[m * q.stride + c]), k_c = simd::pset1<Packet>(k_i[m * k.stride + c]);
+      BILA_UNROLL
+      for (int p = 0; p < Packets; ++p) {
+        sum[m][p] = simd::pmadd(q_c, state[p], sum[m][p]);
+        state[p] = simd::pmadd(k_c, value[m][p], state[p]);
+      }
+    }
+    BILA_UNROLL
+    for (int p = 0; p < Packets; ++p) simd::pstoreu(s + p * step, Decays ? simd::pmul(decay, state[p]) : state[p]);
+  }
+  scale_rows(sum, r + i);
+  BILA_UNROLL
+  for (int m = 0; m < Tokens; ++m) {
+    BILA_UNROLL
+    for (int p = 0; p < Packets; ++p) add_to(N.row(i + m) + d + p * step, sum[m][p]);
+  }
+}
+
+/// Two tokens with one pass over the state where nothing has to be settled between them: half its loads and stores.
+template <int Packets, class Packet, class Real>
+BILA_ALWAYS_INLINE void step_columns(const tile<Real>& N, const Real* r, const tile<const Real>& q, const tile<Real>& S, index_t d,
+                                     const Real* g, const tile<const Real>& k, const tile<const Real>& v) {
+  index_t i = 0;
+  while (i < N.rows) {
+    if (i + 1 < N.rows && g[i] == 1) {
+      if (g[i + 1] == 1)
+        step_tokens<2, Packets, false, Packet>(N, r, q, S, d, i, g, k, v);
+      else
+        step_tokens<2, Packets, true, Packet>(N, r, q, S, d, i, g, k, v);
+      i += 2;
+    } else {
+      step_tokens<1, Packets, true, Packet>(N, r, q, S, d, i, g, k, v);
+      ++i;
+    }
+  }
+}
+
+}  // namespace bila::inline v0_1::kernel
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
