@@ -89,7 +89,8 @@ BILA_NOINLINE schedule plan(const cpu& backend, const Form& form, const inputs<T
   // scores. A final state may be the initial one's memory, so one share reads and writes it.
   const bool enough = heads % threads == 0 || heads >= 4 * threads || out.final_forward.given() || out.final_backward.given();
   if (!enough) {
-    if (meets<Kernel, Form, T> && in.direction == direction::both) s.halves = 2;
+    if constexpr (meets<Kernel, Form, T>)
+      if (in.direction == direction::both) s.halves = form.halves(largest);
     s.shares = form.shares(largest, (threads + s.halves - 1) / s.halves);
   }
   s.tasks = heads * s.shares * s.halves;

@@ -55,6 +55,7 @@ struct automatic {
     linear.plan_meeting<Kernel, T>(memory, size);
   }
 
+  index_t halves(head_size size) const { return linear.halves(size); }
   index_t shares(head_size size, index_t wanted) const {
     return (std::max)(full{}.shares(size, wanted), linear.shares(size, wanted));
   }

@@ -60,6 +60,7 @@ struct chunkwise {
     meeting<Kernel, real_of<T>>(memory, largest, is_narrow<T>);
   }
 
+  index_t halves(head_size largest) const { return largest.L / 2 >= size ? 2 : 1; }
   index_t shares(head_size largest, index_t wanted) const { return shares_by_column(largest.Dv, wanted); }
 
   template <class Kernel, class T, gapped Mask, class Norm>

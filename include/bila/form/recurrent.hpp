@@ -54,6 +54,7 @@ struct recurrent {
     meeting<Kernel, real_of<T>>(memory, size, is_narrow<T>);
   }
 
+  index_t halves(head_size size) const { return size.L / 2 >= block ? 2 : 1; }
   index_t shares(head_size size, index_t wanted) const { return shares_by_column(size.Dv, wanted); }
 
   template <class Kernel, class T, gapped Mask, class Norm>
