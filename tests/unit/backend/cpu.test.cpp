@@ -2,12 +2,9 @@
 // Whose threads run a call, with which indices, and that one thread means none is started.
 #include "support/catch.hpp"
 #include "support/problem.hpp"
-
-#include <bila/bila.hpp>
 #include "support/refusal.hpp"
 
-#include <bila/backend/cpu.hpp>
-#include <bila/kernel/reference.hpp>
+#include <bila/bila.hpp>
 
 #include <algorithm>
 #include <cstddef>
