@@ -23,7 +23,7 @@ class arena {
 
   /// The next bytes, a multiple of the alignment.
   std::byte* take(std::size_t bytes) {
-    std::byte* const result = base_ + used_;
+    std::byte* const result = base_ == nullptr ? nullptr : base_ + used_;
     used_ += bytes;
     return result;
   }

@@ -58,7 +58,8 @@ plain<Real> random(test::random_source& from, index_t m, index_t n) {
 
 template <class Real>
 bool same_bits(const plain<Real>& a, const plain<Real>& b) {
-  return a.rows == b.rows && a.columns == b.columns && std::memcmp(a.x.data(), b.x.data(), a.x.size() * sizeof(Real)) == 0;
+  return a.rows == b.rows && a.columns == b.columns &&
+         (a.x.empty() || std::memcmp(a.x.data(), b.x.data(), a.x.size() * sizeof(Real)) == 0);
 }
 
 /// Where a tile lies: elements past an aligned address, and packets (elements, if its rows are whole packets) between its rows.
