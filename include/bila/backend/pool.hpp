@@ -51,8 +51,9 @@ class pool {
     while (static_cast<index_t>(threads_.size()) < n - 1) threads_.emplace_back([this] { work(); });
     task_ = task;
     context_ = context;
-    unfinished_ = static_cast<std::uint32_t>(n);
-    offer(static_cast<std::uint32_t>(n));
+    unfinished_ = static_cast<std::uint32_t>(n - 1);
+    offer(static_cast<std::uint32_t>(n - 1));
+    task(context, n - 1);  // the caller's own
     while (take_one()) {
     }
     for (std::uint32_t left = unfinished_; left != 0; left = unfinished_) wait_for_change(unfinished_, left);
