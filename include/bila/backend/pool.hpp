@@ -28,8 +28,8 @@ void wait_for_change(const std::atomic<Number>& x, Number old) {
   }
 }
 
-/// One job at a time: task(context, i) for 0 <= i < n. Its threads and the caller take the next i that is left; whoever comes too
-/// late finds none.
+/// One job at a time: task(context, i) for 0 <= i < n. The caller runs the last, then it and the pool's threads take what is left;
+/// whoever comes too late finds nothing.
 class pool {
  public:
   pool() = default;
