@@ -3,7 +3,7 @@
 """PyTorch on the processor beside bila, on the same shapes in the same run: float, B = 1, H = 12, D = 64, row sums.
 
     pip install torch
-    python3 bench/peers/torch_cpu.py build/release/bench/bila_peer_times [--out FILE] [--lengths 197,512,1024,4096] [--threads 1,2]
+    python3 bench/peers/torch_cpu.py build/release/bench/bila_peer_times [--out FILE] [--lengths 197,512,1024] [--threads 1,2]
 
 Three rounds, bila and PyTorch in turn; the median of the rounds counts on one thread, PyTorch's best round on more. PyTorch is given
 what helps it: its own choice of kernels, masks and work space made beforehand, products and scalings in place, the best of four
@@ -153,7 +153,7 @@ def check(problem):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bila")
-    parser.add_argument("--lengths", default="197,512,1024,4096")
+    parser.add_argument("--lengths", default="197,512,1024")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--out")
     arguments = parser.parse_args()
