@@ -98,8 +98,11 @@ BILA_NOINLINE schedule plan(const cpu& backend, const Form& form, const inputs<T
   kernel::arena counter;
   form.template plan<Kernel, T>(counter, largest);
   s.bytes_per_slot = counter.used();
-  const std::size_t meeting = meeting_bytes<Kernel, Form, T>(form, largest);
-  (s.halves == 2 ? s.shared_bytes : s.bytes_per_slot) += (s.halves == 2 ? static_cast<std::size_t>(heads * s.shares) : 1) * meeting;
+  s.meeting_bytes = meeting_bytes<Kernel, Form, T>(form, largest);
+  if (s.halves == 2)
+    s.shared_bytes = static_cast<std::size_t>(heads * s.shares) * s.meeting_bytes;
+  else
+    s.bytes_per_slot += s.meeting_bytes;
   return s;
 }
 
@@ -290,9 +293,8 @@ void run_task(index_t task, form::stage at, kernel::arena memory, std::byte* bet
   if (head.q.count > 0) {
     const form::share part{share, s.shares, at, half};
     if constexpr (meets<Kernel, Form, T>) {
-      const std::size_t bytes = meeting_bytes<Kernel, Form, T>(form, largest_head(in, size));
-      const kernel::arena meeting(at == form::stage::whole ? memory.take(bytes)
-                                                           : between + static_cast<std::size_t>(whole) * bytes);
+      const kernel::arena meeting(at == form::stage::whole ? memory.take(s.meeting_bytes)
+                                                           : between + static_cast<std::size_t>(whole) * s.meeting_bytes);
       form.template run<Kernel>(head, norm, part, memory, meeting);
     } else {
       form.template run<Kernel>(head, norm, part, memory);

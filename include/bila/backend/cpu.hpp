@@ -43,6 +43,7 @@ struct schedule {
   index_t segments, shares, tasks, workers;
   std::size_t bytes_per_slot, shared_bytes;  // multiples of the alignment
   index_t halves = 1;                        // of a share, that run at the same time
+  std::size_t meeting_bytes = 0;             // what halves of one share pass on to each other
 
   /// A caller's memory may start anywhere; what is used of it starts at the next aligned byte.
   std::size_t bytes() const { return shared_bytes + static_cast<std::size_t>(workers) * bytes_per_slot + kernel::arena::alignment; }

@@ -115,14 +115,14 @@ struct chunkwise_gradient {
                                       w.dv, norm);
     switch (x.direction) {
       case direction::both:
-        one_way<Kernel, direction::backward>(x, g, norm, w, kept, {.first = true, .dense = false});
-        one_way<Kernel, direction::forward>(x, g, norm, w, kept, {.first = false, .dense = true});
+        one_way<Kernel, direction::backward, Norm>(x, g, w, kept, {.first = true, .dense = false});
+        one_way<Kernel, direction::forward, Norm>(x, g, w, kept, {.first = false, .dense = true});
         break;
       case direction::forward:
-        one_way<Kernel, direction::forward>(x, g, norm, w, kept, {.first = true, .dense = true});
+        one_way<Kernel, direction::forward, Norm>(x, g, w, kept, {.first = true, .dense = true});
         break;
       case direction::backward:
-        one_way<Kernel, direction::backward>(x, g, norm, w, kept, {.first = true, .dense = true});
+        one_way<Kernel, direction::backward, Norm>(x, g, w, kept, {.first = true, .dense = true});
         break;
     }
   }
@@ -144,9 +144,8 @@ struct chunkwise_gradient {
     index_t first, count;
   };
 
-  template <class Kernel, direction Way, class T, class Mask, class Norm, class Real>
-  void one_way(const head<T, Mask>& x, head_gradient<T>& g, const Norm&, scratch<Kernel, Real>& w, keeping kept,
-               duties duty) const {
+  template <class Kernel, direction Way, class Norm, class T, class Mask, class Real>
+  void one_way(const head<T, Mask>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, keeping kept, duties duty) const {
     const index_t L = x.q.count, C = w.q.rows, chunks = (L + C - 1) / C;
     const auto& last = kept.spans == 1 ? w.inside : w.ends;
     const index_t n = kept.spans == 1 ? chunks : kept.spans - 1;

@@ -3,17 +3,10 @@
 // Eigen's own product reaches 60 % of the peak at these sizes and its order of summation depends on the address; this one does not.
 #pragma once
 
-#if defined(__CUDACC__)
-#error \
-    "bila: nvcc must not compile Eigen (it would change the host's own products at link time); include <bila/cuda.hpp> in .cu files"
-#endif
-
 #include <bila/config.hpp>
 #include <bila/kernel/ahead.hpp>
 #include <bila/kernel/contract.hpp>
-#include <bila/kernel/registers.hpp>
-
-#include <Eigen/Core>
+#include <bila/kernel/registers.hpp>  // Eigen, and why nvcc must not see it
 
 #include <algorithm>
 
