@@ -30,10 +30,10 @@ using aligned_vector = std::vector<T, Eigen::aligned_allocator<T>>;
 template <class T>
 struct tensor {
   aligned_vector<T> values;
-  std::array<index_t, 4> extents{};
+  bila::per_axis extents{};
 
   tensor() = default;
-  explicit tensor(std::array<index_t, 4> shape) : extents(shape) {
+  explicit tensor(bila::per_axis shape) : extents(shape) {
     index_t count = 1;
     for (const index_t extent : shape) count *= extent;
     values.resize(static_cast<std::size_t>(count));

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one door: every check, once; then the work, cut into heads, segments and shares of a head.
+// The CPU's door: every check, once; then the work, cut into heads, segments and shares of a head.
 #pragma once
 
 #include <bila/backend/cpu.hpp>
 #include <bila/config.hpp>
+#include <bila/door.hpp>
 #include <bila/error.hpp>
 #include <bila/form/automatic.hpp>
 #include <bila/form/chunkwise.hpp>
@@ -14,37 +15,12 @@
 #include <bila/norm/none.hpp>
 #include <bila/view/inputs.hpp>
 
-#include <atomic>
-#include <concepts>
-#include <cstdio>
-#include <cstdlib>
-#include <stdexcept>
-#include <tuple>
-#include <type_traits>
+#include <algorithm>
+#include <string>
 
 namespace bila::inline v0_1 {
 
-/// Where an error goes in a program built without exceptions. It is given the sentence and should not return.
-using error_handler = void (*)(const char* sentence);
-
 namespace detail {
-
-inline void print_sentence(const char* words) { std::fprintf(stderr, "bila: %s\n", words); }
-
-inline std::atomic<error_handler>& current_error_handler() {
-  static std::atomic<error_handler> handler{print_sentence};
-  return handler;
-}
-
-}  // namespace detail
-
-/// Sets the error handler of a program built with -fno-exceptions; the default prints to stderr. If it returns, the program aborts.
-inline void set_error_handler(error_handler handler) { detail::current_error_handler() = handler; }
-
-namespace detail {
-
-template <class Form, class Mask>
-concept accepts = gapped<Mask> ||(pairwise<Mask> && (std::same_as<Form, form::full> || std::same_as<Form, form::automatic>));
 
 /// The longest segment of a call.
 template <class T>
@@ -139,51 +115,11 @@ complaint check_gaps(const Mask& mask, const inputs<T>& in, const geometry& size
   return {};
 }
 
-/// Shapes, values, and whether the mask has a meaning for keys that are not the queries' tokens.
+/// The mask's shapes and its values.
 template <class Mask, class T>
-BILA_NOINLINE complaint check_mask(const Mask& mask, const inputs<T>& in, const geometry& size) {
-  if (size.Lk != size.L) {
-    const char* const why = !orders_tokens<Mask> ? nullptr : gapped<Mask> ? "a mask with decay" : "a pairwise mask";
-    if (why != nullptr) return sentence("k has length ", size.Lk, " but q has ", size.L, ": ", why, " needs them equal");
-    if (in.direction != direction::both || in.diagonal != 1 || !in.offsets.empty() || !in.lengths.empty())
-      return sentence("k has length ", size.Lk, " but q has ", size.L,
-                      ": direction, diagonal, offsets and lengths need them equal");
-  }
-  if constexpr (checks_itself<Mask>)
-    if (complaint wrong = mask.check(size.B, size.H, size.L); !wrong.empty()) return wrong;
-  return check_gaps(mask, in, size);
-}
-
-template <class Mask>
-complaint check_gates_apart(named_tensors outputs, const Mask& mask) {
-  if constexpr (has_parameters<Mask>)
-    for (const named_tensor& out : outputs)
-      if (std::apply([&out](const auto&... gates) { return (may_overlap(out.memory, footprint(gates)) || ...); },
-                     mask.parameters()))
-        return sentence(out.name, " overlaps the gates of the mask in memory");
-  return {};
-}
-
-/// What decides whether a state has a meaning in a call.
-struct state_rules {
-  bool form_carries, mask_has_gaps, norm_uses_row_sum;
-  direction looks;  // of the call
-};
-
-template <class Form, class Mask, class Norm>
-state_rules rules_of(direction looks) {
-  return {!std::same_as<Form, form::full>, gapped<Mask>, Norm::uses_row_sum, looks};
-}
-
-/// A state needs a form and a mask that have it, a direction that looks there, and row sums if the norm does.
-template <class T>
-BILA_NOINLINE complaint check_state_use(const char* name, const state<T>& x, direction opposite, const state_rules& rules) {
-  if (!x.given()) return {};
-  if (!rules.form_carries) return sentence(name, " is given, but form::full carries no state: recurrent and chunkwise do");
-  if (!rules.mask_has_gaps) return sentence(name, " is given, but a mask without gaps has no state");
-  if (rules.looks == opposite) return sentence(name, " is given, but the direction of the call does not look there");
-  if (rules.norm_uses_row_sum && x.z.data == nullptr) return sentence(name, ".z is missing, and the norm uses the row sum");
-  return {};
+complaint check_mask(const Mask& mask, const inputs<T>& in, const geometry& size) {
+  complaint wrong = check_mask_shape(mask, in, size);
+  return wrong.empty() ? check_gaps(mask, in, size) : wrong;
 }
 
 template <class T>
@@ -197,17 +133,9 @@ BILA_NOINLINE complaint check_state_decay(const char* name, const state<T>& x) {
 }
 
 template <class T>
-BILA_NOINLINE complaint check_states(const inputs<T>& in, const outputs<T>& out, const state_rules& rules) {
-  for (const complaint& wrong : {
-           check_state_use("initial_forward", in.initial_forward, direction::backward, rules),
-           check_state_use("initial_backward", in.initial_backward, direction::forward, rules),
-           check_state_use("final_forward", out.final_forward, direction::backward, rules),
-           check_state_use("final_backward", out.final_backward, direction::forward, rules),
-           check_state_decay("initial_forward", in.initial_forward),
-           check_state_decay("initial_backward", in.initial_backward),
-       })
-    if (!wrong.empty()) return wrong;
-  return {};
+complaint check_state_decays(const inputs<T>& in) {
+  complaint wrong = check_state_decay("initial_forward", in.initial_forward);
+  return wrong.empty() ? check_state_decay("initial_backward", in.initial_backward) : wrong;
 }
 
 /// All that can be wrong with a call.
@@ -221,6 +149,7 @@ complaint check_call(const cpu& backend, const Form& form, const Mask& mask, con
     if (wrong.empty()) wrong = norm.check();
   if (wrong.empty()) wrong = check(in, out);
   if (wrong.empty()) wrong = check_states(in, out, rules_of<Form, Mask, Norm>(in.direction));
+  if (wrong.empty()) wrong = check_state_decays(in);
   if (wrong.empty()) wrong = check_gates_apart(written_to(out), mask);  // before its values are looked at
   if (wrong.empty()) wrong = check_mask(mask, in, geometry_of(in, out.y));
   if (!wrong.empty() || backend.workspace.empty()) return wrong;
@@ -312,17 +241,7 @@ void run_task(index_t task, form::stage at, kernel::arena memory, std::byte* bet
 
 }  // namespace detail
 
-// What raises an error depends on how the unit is built, and so does its name.
 inline namespace BILA_RAISING {
-
-[[noreturn]] inline void raise(const complaint& words) {
-#if BILA_EXCEPTIONS
-  throw std::invalid_argument("bila: " + words);
-#else
-  detail::current_error_handler().load()(words.c_str());
-  std::abort();
-#endif
-}
 
 /// Bidirectional linear attention: y = norm((q k^T) o M) v, computed in the given form.
 ///

@@ -4,7 +4,7 @@
 #pragma once
 
 // 1 when errors are thrown, 0 when they go to the error handler (-fno-exceptions), and the name of the inline namespace of what
-// raises them: units built either way can be linked, and each keeps its own way. Only attend.hpp asks.
+// raises them: units built either way can be linked, and each keeps its own way. Only door.hpp asks.
 #if defined(__cpp_exceptions) || defined(_CPPUNWIND)
 #define BILA_EXCEPTIONS 1
 #define BILA_RAISING throwing
@@ -27,6 +27,13 @@
 #define BILA_NOINLINE __declspec(noinline)
 #else
 #define BILA_NOINLINE __attribute__((noinline))
+#endif
+
+// What a GPU kernel calls too: views, masks, norms.
+#if defined(__CUDACC__)
+#define BILA_HD __host__ __device__
+#else
+#define BILA_HD
 #endif
 
 // Unrolls the loop that follows; its bound is a constant of at most 16.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a check speaks. A check returns its complaint as a sentence (empty when all is well); only the door, attend.hpp, raises it.
+// How a check speaks. A check returns its complaint as a sentence (empty when all is well); only a door raises it.
 #pragma once
 
 #include <bila/config.hpp>

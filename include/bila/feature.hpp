@@ -18,7 +18,7 @@ complaint check_map(const Map& map, const char* from_name, const tensor_view<T>&
                     const tensor_view<U>& phi) {
   for (const complaint& wrong : {check_view(from_name, x), check_view(to_name, phi)})
     if (!wrong.empty()) return wrong;
-  const std::array<index_t, 4> wanted{x.batches(), x.heads(), x.length(), map.width(x.features())};
+  const per_axis wanted{x.batches(), x.heads(), x.length(), map.width(x.features())};
   if (phi.extents == wanted) return {};
   return sentence(to_name, " has shape ", shape_in_words(phi), ", it must be [", wanted[0], ", ", wanted[1], ", ", wanted[2], ", ",
                   wanted[3], "]");

@@ -4,39 +4,11 @@
 
 #include <bila/attend.hpp>
 #include <bila/form/head_gradient.hpp>
+#include <bila/gradient_door.hpp>
 
 #include <numeric>
 
 namespace bila::inline v0_1 {
-
-/// What the forward pass wrote and the gradient reads: y and, for a norm that uses it, the row sum. Nothing else need be kept:
-/// sizeof(T) Dv + sizeof(real_of<T>) bytes per token and head, beside the inputs.
-template <class T>
-struct saved {
-  tensor_view<const T> y;                      // [B, H, L, Dv]
-  tensor_view<const real_of<T>> row_sum = {};  // [B, H, L, 1]
-};
-
-/// The gradient of the loss by what attend wrote. Any strides: a broadcast gradient has strides of zero.
-template <class T>
-struct output_gradients {
-  tensor_view<const T> y;                      // [B, H, L, Dv]
-  state<const real_of<T>> final_forward = {};  // empty: the loss does not depend on it
-  state<const real_of<T>> final_backward = {};
-};
-
-/// The gradient of the loss by what attend read. An empty view is not wanted; the others are overwritten, whatever they held.
-template <class T>
-struct gradients {
-  tensor_view<T> q = {}, k = {}, v = {};   // shapes of inputs::q, k, v
-  tensor_view<real_of<T>> log_decay = {};  // shape of the mask's log_decay: fixed_decay [1, H, 1, 1], selective_decay [B, H, L, 1]
-  tensor_view<real_of<T>> log_forward = {};   // [B, H, L, 1], of the gaps of any gapped mask; 0 at a segment's first token
-  tensor_view<real_of<T>> log_backward = {};  // the same, crossed backwards
-  double* scale = nullptr;
-  double* diagonal = nullptr;
-  state<real_of<T>> initial_forward = {};  // log_decay, where given: of the gap by which the state enters
-  state<real_of<T>> initial_backward = {};
-};
 
 namespace detail {
 
@@ -63,82 +35,13 @@ rows<real_of<T>> room_for_sum(kernel::arena& memory, index_t L, index_t width) {
   }
 }
 
-template <class Mask, class T>
-inline constexpr bool has_log_decay = false;
-
-template <gapped Mask, class T>
-inline constexpr bool has_log_decay<Mask, T> = pulls_back<Mask, real_of<T>>;
-
 template <class Form, class Mask, class Norm, class T>
 complaint check_gradient_call(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
                               const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
   complaint wrong = check(backend);
-  if constexpr (requires { form.check(); })
-    if (wrong.empty()) wrong = form.check();
-  if constexpr (requires { norm.check(); })
-    if (wrong.empty()) wrong = norm.check();
-  if (wrong.empty()) wrong = check(in, kept.y);
-  if (!wrong.empty()) return wrong;
-
-  const geometry size = geometry_of(in, kept.y);
-  if (size.L != size.Lk) return sentence("k has length ", size.Lk, " but q has ", size.L, ": the gradient needs them equal");
-  if (dy.y.extents != kept.y.extents) return sentence("dy has shape ", shape_in_words(dy.y), " but y has ", shape_in_words(kept.y));
-  if (dy.y.data == nullptr && !dy.y.empty()) return sentence("dy: the data pointer is null");
-  if (Norm::uses_row_sum && kept.row_sum.data == nullptr && !kept.y.empty())
-    return sentence("row_sum is missing: the norm uses it, and attend writes it to outputs::row_sum");
-  if (to.scale != nullptr && in.scale == 0) return sentence("scale = 0: its gradient needs N, of which y keeps nothing");
-  const std::array<index_t, 4> tokens{size.B, size.H, size.L, 1};
-  const index_t sequences = sequences_of(in, size);
-  const state_rules rules = rules_of<Form, Mask, Norm>(in.direction);
-  for (const complaint& words : {
-           check_extents("row_sum", kept.row_sum, tokens),
-           check_extents("gradients.q", to.q, in.q.extents),
-           check_extents("gradients.k", to.k, in.k.extents),
-           check_extents("gradients.v", to.v, in.v.extents),
-           check_extents("gradients.log_forward", to.log_forward, tokens),
-           check_extents("gradients.log_backward", to.log_backward, tokens),
-           check_state("final_forward's gradient", dy.final_forward, sequences, size),
-           check_state("final_backward's gradient", dy.final_backward, sequences, size),
-           check_state("gradients.initial_forward", to.initial_forward, sequences, size),
-           check_state("gradients.initial_backward", to.initial_backward, sequences, size),
-           check_states(in, outputs<T>{}, rules),
-           check_state_use("the gradient of final_forward", dy.final_forward, direction::backward, rules),
-           check_state_use("the gradient of final_backward", dy.final_backward, direction::forward, rules),
-           check_state_use("gradients.initial_forward", to.initial_forward, direction::backward, rules),
-           check_state_use("gradients.initial_backward", to.initial_backward, direction::forward, rules),
-           check_mask(mask, in, size),
-       })
-    if (!words.empty()) return words;
-  if (to.log_decay.data != nullptr) {
-    if constexpr (has_log_decay<Mask, T>) {
-      const auto parameter = std::get<0>(mask.parameters());
-      if (to.log_decay.extents != parameter.extents)
-        return sentence("gradients.log_decay has shape ", shape_in_words(to.log_decay), ", it must be ", shape_in_words(parameter));
-    } else {
-      return sentence(
-          "gradients.log_decay is given, but this mask has no parameter of that name: ask for log_forward and log_backward");
-    }
-  }
-  if constexpr (!gapped<Mask>)
-    if (to.log_forward.data != nullptr || to.log_backward.data != nullptr)
-      return sentence("gradients.log_forward or log_backward is given, but this mask has no gaps");
-  const named_tensor written[] = {{"gradients.q", footprint(to.q)},
-                                  {"gradients.k", footprint(to.k)},
-                                  {"gradients.v", footprint(to.v)},
-                                  {"gradients.log_decay", footprint(to.log_decay)},
-                                  {"gradients.log_forward", footprint(to.log_forward)},
-                                  {"gradients.log_backward", footprint(to.log_backward)},
-                                  {"gradients.initial_forward.S", footprint(to.initial_forward.S)},
-                                  {"gradients.initial_forward.z", footprint(to.initial_forward.z)},
-                                  {"gradients.initial_forward.log_decay", footprint(to.initial_forward.log_decay)},
-                                  {"gradients.initial_backward.S", footprint(to.initial_backward.S)},
-                                  {"gradients.initial_backward.z", footprint(to.initial_backward.z)},
-                                  {"gradients.initial_backward.log_decay", footprint(to.initial_backward.log_decay)}};
-  const named_tensor read[] = {{"y", footprint(kept.y)}, {"row_sum", footprint(kept.row_sum)}, {"dy", footprint(dy.y)}};
-  const auto inputs_read = read_by(in), before = initial_forward_parts(in), after = initial_backward_parts(in);
-  for (const named_tensors inputs : {named_tensors(inputs_read), named_tensors(read), named_tensors(before), named_tensors(after)})
-    if (complaint words = check_overlaps(written, inputs); !words.empty()) return words;
-  return check_gates_apart(written, mask);
+  if (wrong.empty()) wrong = check_gradient_shapes(form, mask, norm, in, kept, dy, to);
+  if (wrong.empty()) wrong = check_state_decays(in);
+  return wrong.empty() ? check_gaps(mask, in, geometry_of(in, kept.y)) : wrong;
 }
 
 template <class Kernel, class Form, class T>

@@ -70,8 +70,8 @@ class sparse_memory {
 
   /// A tensor of which one axis has an enormous stride.
   template <class T>
-  bila::tensor_view<T> view(const std::array<index_t, 4>& extents, std::size_t far_axis, index_t stride) {
-    std::array<index_t, 4> strides{extents[1] * extents[2] * extents[3], extents[2] * extents[3], extents[3], 1};
+  bila::tensor_view<T> view(const bila::per_axis& extents, std::size_t far_axis, index_t stride) {
+    bila::per_axis strides{extents[1] * extents[2] * extents[3], extents[2] * extents[3], extents[3], 1};
     strides[far_axis] = stride;
     return {static_cast<T*>(start_), extents, strides};
   }

@@ -24,7 +24,7 @@ MAY_INCLUDE = {
     "backend": BASE | {"view", "kernel"},
 }
 LAYERS = {"kernel/reference", "kernel/eigen"}  # chosen by the caller of attend, so nothing below it knows them, nor they each other
-SEES_EVERYTHING = {"attend", "gradient", "feature", "bila"}  # the doors, and all of them
+SEES_EVERYTHING = {"attend", "gradient", "feature", "bila", "door", "gradient_door", "cuda"}  # the doors, and all of them
 MAY_INCLUDE_EIGEN = {"view/eigen", "kernel/eigen", "kernel/registers"}
 MAY_DEFINE_MACROS = {"config", "version"}
 

@@ -154,7 +154,7 @@ class tensor {
     return static_cast<std::size_t>(first_ + b * strides_[0] + h * strides_[1] + l * strides_[2] + d * strides_[3]);
   }
 
-  std::array<index_t, 4> extents_, strides_{};
+  bila::per_axis extents_, strides_{};
   T poison_;
   index_t first_ = 0;
   std::vector<T> memory_;

@@ -179,9 +179,11 @@ struct chunkwise_gradient {
 
   template <class T, class Mask, direction Way>
   static void want_chunk(const head<T, Mask>& x, const head_gradient<T>& g, place<Way> at, kernel::ahead& next, duties duty) {
-    for (const rows<const T>& tokens : {x.q, x.k, x.v, g.dy}) next.want(tokens.slice(at.first, at.count));
+    const rows<const T> read[] = {x.q, x.k, x.v, g.dy};
+    for (const rows<const T>& tokens : read) next.want(tokens.slice(at.first, at.count));
+    const gradient_rows<T> written[] = {g.q, g.k, g.v};
     if (!duty.first)
-      for (const auto& to : {g.q, g.k, g.v})
+      for (const gradient_rows<T>& to : written)
         if (to.out.data != nullptr) next.want(to.sum.slice(at.first, at.count));
   }
 

@@ -67,7 +67,8 @@ struct full_gradient {
     using Real = real_of<T>;
     const index_t L = x.q.count, blocks = blocks_in(L);
     scratch<Kernel, Real> w(memory, {L, x.q.width, x.v.width});
-    for (const auto& c : {w.forward, w.backward}) {
+    for (const auto* way : {&w.forward, &w.backward}) {
+      const auto& c = *way;
       std::fill_n(c.rows, L, 0.0);
       std::fill_n(c.columns, L, 0.0);
       std::fill_n(c.pass, blocks, 0.0);

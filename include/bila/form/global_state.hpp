@@ -70,7 +70,8 @@ struct global_state {
       const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.v);  // (n, Dv)
       kernel::ahead next;
-      for (const rows<const T>& tokens : {x.k, x.v})
+      const rows<const T> read[] = {x.k, x.v};
+      for (const rows<const T>& tokens : read)
         if (at + block < last) next.want(tokens.slice(at + block, (std::min)(block, last - at - block)));
       Kernel::accumulate(to.S, s, Real(1), to.S, s, k, static_cast<const Real*>(nullptr), v, {}, &next);
     }

@@ -35,11 +35,11 @@ struct selective_decay {
 
   static constexpr gap gaps = gap::per_token;
 
-  double log_forward(index_t b, index_t h, index_t t) const { return log_decay(b, h, token(direction::forward, t), 0); }
-  double log_backward(index_t b, index_t h, index_t t) const { return log_decay(b, h, token(direction::backward, t), 0); }
+  BILA_HD double log_forward(index_t b, index_t h, index_t t) const { return log_decay(b, h, token(direction::forward, t), 0); }
+  BILA_HD double log_backward(index_t b, index_t h, index_t t) const { return log_decay(b, h, token(direction::backward, t), 0); }
 
   /// Whose gate gap t has when crossed this way.
-  index_t token(direction way, index_t t) const {
+  BILA_HD index_t token(direction way, index_t t) const {
     const gate before = way == direction::forward ? gate::source : gate::target;
     return crossing == gate::earlier || crossing == before ? t - 1 : t;
   }

@@ -2,6 +2,8 @@
 // No normaliser, and what a normaliser is.
 #pragma once
 
+#include <bila/config.hpp>
+
 #include <concepts>
 
 namespace bila::inline v0_1 {
@@ -39,13 +41,13 @@ struct none {
   static constexpr bool uses_row_sum = false;
 
   template <class Real>
-  constexpr quotient<Real> operator()(Real, Real scale) const {
+  BILA_HD constexpr quotient<Real> operator()(Real, Real scale) const {
     return {scale, Real(1)};
   }
 
   /// dy_y = dy . y
   template <class Real>
-  constexpr bila::slope<Real> slope(Real, Real scale, Real dy_y) const {
+  BILA_HD constexpr bila::slope<Real> slope(Real, Real scale, Real dy_y) const {
     return {scale, Real(0), dy_y / scale};
   }
 };

@@ -70,7 +70,7 @@ index_t sequences_of(const inputs<T>& in, const geometry& size) {
 namespace detail {
 
 template <class T>
-complaint check_extents(const char* name, const tensor_view<T>& x, std::array<index_t, 4> wanted) {
+complaint check_extents(const char* name, const tensor_view<T>& x, per_axis wanted) {
   if (x.data == nullptr || x.extents == wanted) return {};
   return sentence(name, " has shape ", shape_in_words(x), ", it must be [", wanted[0], ", ", wanted[1], ", ", wanted[2], ", ",
                   wanted[3], "]");

@@ -23,7 +23,7 @@ std::string shape_in_words(const tensor_view<T>& x) {
 /// Where a tensor lies in memory, its type forgotten.
 struct footprint {
   std::intptr_t data = 0;
-  std::array<index_t, 4> extents{}, strides{};  // strides in bytes
+  per_axis extents{}, strides{};  // strides in bytes
   index_t size = 0;                             // bytes of an element
 
   footprint() = default;

@@ -19,7 +19,8 @@ struct state {
 
   constexpr bool given() const { return S.data != nullptr; }
 
-  constexpr operator state<const T>() const requires(!std::is_const_v<T>) { return {S, z, log_decay}; }
+  template <class U>
+  requires(!std::is_const_v<T> && std::is_same_v<U, const T>) constexpr operator state<U>() const { return {S, z, log_decay}; }
 };
 
 }  // namespace bila::inline v0_1

@@ -3,7 +3,9 @@
 // Strides are 64-bit, count elements, and may be negative or zero. Nothing here knows of attention.
 #pragma once
 
-#include <array>
+#include <bila/config.hpp>
+
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -11,50 +13,68 @@ namespace bila::inline v0_1 {
 
 using index_t = std::int64_t;
 
+/// A number for each axis of a tensor. Not std::array, whose members a GPU kernel may not call.
+struct per_axis {
+  index_t number[4];
+
+  BILA_HD constexpr index_t& operator[](std::size_t axis) { return number[axis]; }
+  BILA_HD constexpr const index_t& operator[](std::size_t axis) const { return number[axis]; }
+  BILA_HD constexpr index_t* begin() { return number; }
+  BILA_HD constexpr index_t* end() { return number + 4; }
+  BILA_HD constexpr const index_t* begin() const { return number; }
+  BILA_HD constexpr const index_t* end() const { return number + 4; }
+
+  friend constexpr bool operator==(const per_axis&, const per_axis&) = default;
+};
+
 /// A [batch, head, length, feature] tensor in memory that somebody else owns.
 ///
 ///     x(b, h, l, d) = data[b strides[0] + h strides[1] + l strides[2] + d strides[3]]
 template <class T>
 struct tensor_view {
   T* data = nullptr;
-  std::array<index_t, 4> extents{};
-  std::array<index_t, 4> strides{};  // elements
+  per_axis extents{};
+  per_axis strides{};  // elements
 
-  constexpr index_t batches() const { return extents[0]; }
-  constexpr index_t heads() const { return extents[1]; }
-  constexpr index_t length() const { return extents[2]; }
-  constexpr index_t features() const { return extents[3]; }
+  BILA_HD constexpr index_t batches() const { return extents[0]; }
+  BILA_HD constexpr index_t heads() const { return extents[1]; }
+  BILA_HD constexpr index_t length() const { return extents[2]; }
+  BILA_HD constexpr index_t features() const { return extents[3]; }
 
-  constexpr bool empty() const { return extents[0] == 0 || extents[1] == 0 || extents[2] == 0 || extents[3] == 0; }
+  BILA_HD constexpr bool empty() const { return extents[0] == 0 || extents[1] == 0 || extents[2] == 0 || extents[3] == 0; }
 
-  constexpr T& operator()(index_t b, index_t h, index_t l, index_t d) const {
+  BILA_HD constexpr T& operator()(index_t b, index_t h, index_t l, index_t d) const {
     return data[b * strides[0] + h * strides[1] + l * strides[2] + d * strides[3]];
   }
 
-  constexpr operator tensor_view<const T>() const requires(!std::is_const_v<T>) { return {data, extents, strides}; }
+  // A template, because nvcc warns of a conversion from a view of const to itself even where it is ruled out.
+  template <class U>
+  requires(!std::is_const_v<T> && std::is_same_v<U, const T>) BILA_HD constexpr operator tensor_view<U>() const {
+    return {data, extents, strides};
+  }
 };
 
 /// View of a contiguous [batch, head, length, feature] tensor.
 template <class T>
-constexpr tensor_view<T> bhld(T* data, index_t B, index_t H, index_t L, index_t D) {
+BILA_HD constexpr tensor_view<T> bhld(T* data, index_t B, index_t H, index_t L, index_t D) {
   return {data, {B, H, L, D}, {H * L * D, L * D, D, 1}};
 }
 
 /// The same four axes over memory laid out [batch, length, head, feature].
 template <class T>
-constexpr tensor_view<T> blhd(T* data, index_t B, index_t L, index_t H, index_t D) {
+BILA_HD constexpr tensor_view<T> blhd(T* data, index_t B, index_t L, index_t H, index_t D) {
   return {data, {B, H, L, D}, {L * H * D, D, H * D, 1}};
 }
 
 /// One number per token, such as a gate: contiguous [batch, head, length].
 template <class T>
-constexpr tensor_view<T> bhl(T* data, index_t B, index_t H, index_t L) {
+BILA_HD constexpr tensor_view<T> bhl(T* data, index_t B, index_t H, index_t L) {
   return {data, {B, H, L, 1}, {H * L, L, 1, 1}};
 }
 
 /// One number per head: contiguous [head].
 template <class T>
-constexpr tensor_view<T> vec(T* data, index_t H) {
+BILA_HD constexpr tensor_view<T> vec(T* data, index_t H) {
   return {data, {1, H, 1, 1}, {0, 1, 1, 1}};
 }
 
@@ -65,20 +85,25 @@ struct rows {
   index_t count = 0, width = 0;
   index_t row_stride = 0, column_stride = 0;  // elements
 
-  constexpr T& operator()(index_t i, index_t d) const { return data[i * row_stride + d * column_stride]; }
+  BILA_HD constexpr T& operator()(index_t i, index_t d) const { return data[i * row_stride + d * column_stride]; }
 
-  constexpr rows slice(index_t first, index_t n) const { return {data + first * row_stride, n, width, row_stride, column_stride}; }
+  BILA_HD constexpr rows slice(index_t first, index_t n) const {
+    return {data + first * row_stride, n, width, row_stride, column_stride};
+  }
 
-  constexpr rows columns(index_t first, index_t n) const {
+  BILA_HD constexpr rows columns(index_t first, index_t n) const {
     return {data + first * column_stride, count, n, row_stride, column_stride};
   }
 
-  constexpr operator rows<const T>() const requires(!std::is_const_v<T>) { return {data, count, width, row_stride, column_stride}; }
+  template <class U>
+  requires(!std::is_const_v<T> && std::is_same_v<U, const T>) BILA_HD constexpr operator rows<U>() const {
+    return {data, count, width, row_stride, column_stride};
+  }
 };
 
 /// Tokens [first, first + count) of head h of batch row b.
 template <class T>
-constexpr rows<T> head_rows(const tensor_view<T>& x, index_t b, index_t h, index_t first, index_t count) {
+BILA_HD constexpr rows<T> head_rows(const tensor_view<T>& x, index_t b, index_t h, index_t first, index_t count) {
   if (x.data == nullptr || count == 0) return {nullptr, count, x.features(), x.strides[2], x.strides[3]};
   return {&x(b, h, first, 0), count, x.features(), x.strides[2], x.strides[3]};
 }

@@ -17,7 +17,7 @@ using column_major = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen
 
 template <class View, class Expression>
 bool shows(const View& view, const Expression& x) {
-  bool same = view.extents == std::array<index_t, 4>{1, 1, x.rows(), x.cols()};
+  bool same = view.extents == bila::per_axis{1, 1, x.rows(), x.cols()};
   for (index_t i = 0; i < x.rows(); ++i)
     for (index_t d = 0; d < x.cols(); ++d) same = same && view(0, 0, i, d) == x(i, d);
   return same;
@@ -54,7 +54,7 @@ TEMPLATE_TEST_CASE("a matrix and its blocks, either storage order", "", row_majo
 TEST_CASE("a column vector of gates is one number per token") {
   Eigen::VectorXf gates = Eigen::VectorXf::LinSpaced(9, 0, 8);
   const auto view = bila::matrix(gates);
-  CHECK(view.extents == std::array<index_t, 4>{1, 1, 9, 1});
+  CHECK(view.extents == bila::per_axis{1, 1, 9, 1});
   for (index_t t = 0; t < 9; ++t) CHECK(view(0, 0, t, 0) == static_cast<float>(t));
 
   const row_major x = counting<row_major>(6, 4);

@@ -118,7 +118,7 @@ TEST_CASE("every output is held against itself, the inputs and the outputs befor
 
 TEST_CASE("an output whose elements share memory is found") {
   std::vector<float> memory(100);
-  const auto shares = [&](std::array<index_t, 4> extents, std::array<index_t, 4> strides) {
+  const auto shares = [&](bila::per_axis extents, bila::per_axis strides) {
     return shares_memory_with_itself(tensor_view<float>{memory.data() + 50, extents, strides});
   };
   CHECK_FALSE(shares({2, 2, 3, 4}, {24, 12, 4, 1}));

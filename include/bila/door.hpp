@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the doors of all backends share: the checks that read no tensor's numbers, and how a complaint is raised.
+#pragma once
+
+#include <bila/config.hpp>
+#include <bila/error.hpp>
+#include <bila/form/automatic.hpp>
+#include <bila/mask/concepts.hpp>
+#include <bila/norm/none.hpp>
+#include <bila/view/inputs.hpp>
+
+#include <atomic>
+#include <concepts>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <tuple>
+
+namespace bila::inline v0_1 {
+
+/// Where an error goes in a program built without exceptions. It is given the sentence and should not return.
+using error_handler = void (*)(const char* sentence);
+
+namespace detail {
+
+inline void print_sentence(const char* words) { std::fprintf(stderr, "bila: %s\n", words); }
+
+inline std::atomic<error_handler>& current_error_handler() {
+  static std::atomic<error_handler> handler{print_sentence};
+  return handler;
+}
+
+}  // namespace detail
+
+/// Sets the error handler of a program built with -fno-exceptions; the default prints to stderr. If it returns, the program aborts.
+inline void set_error_handler(error_handler handler) { detail::current_error_handler() = handler; }
+
+namespace detail {
+
+template <class Form, class Mask>
+concept accepts = gapped<Mask> ||(pairwise<Mask> && (std::same_as<Form, form::full> || std::same_as<Form, form::automatic>));
+
+/// Whether the mask has a meaning for keys that are not the queries' tokens, and the shapes of its parameters.
+template <class Mask, class T>
+BILA_NOINLINE complaint check_mask_shape(const Mask& mask, const inputs<T>& in, const geometry& size) {
+  if (size.Lk != size.L) {
+    const char* const why = !orders_tokens<Mask> ? nullptr : gapped<Mask> ? "a mask with decay" : "a pairwise mask";
+    if (why != nullptr) return sentence("k has length ", size.Lk, " but q has ", size.L, ": ", why, " needs them equal");
+    if (in.direction != direction::both || in.diagonal != 1 || !in.offsets.empty() || !in.lengths.empty())
+      return sentence("k has length ", size.Lk, " but q has ", size.L,
+                      ": direction, diagonal, offsets and lengths need them equal");
+  }
+  if constexpr (checks_itself<Mask>) return mask.check(size.B, size.H, size.L);
+  return {};
+}
+
+template <class Mask>
+complaint check_gates_apart(named_tensors outputs, const Mask& mask) {
+  if constexpr (has_parameters<Mask>)
+    for (const named_tensor& out : outputs)
+      if (std::apply([&out](const auto&... gates) { return (may_overlap(out.memory, footprint(gates)) || ...); },
+                     mask.parameters()))
+        return sentence(out.name, " overlaps the gates of the mask in memory");
+  return {};
+}
+
+/// What decides whether a state has a meaning in a call.
+struct state_rules {
+  bool form_carries, mask_has_gaps, norm_uses_row_sum;
+  direction looks;  // of the call
+};
+
+template <class Form, class Mask, class Norm>
+state_rules rules_of(direction looks) {
+  return {!std::same_as<Form, form::full>, gapped<Mask>, Norm::uses_row_sum, looks};
+}
+
+/// A state needs a form and a mask that have it, a direction that looks there, and row sums if the norm does.
+template <class T>
+BILA_NOINLINE complaint check_state_use(const char* name, const state<T>& x, direction opposite, const state_rules& rules) {
+  if (!x.given()) return {};
+  if (!rules.form_carries) return sentence(name, " is given, but form::full carries no state: recurrent and chunkwise do");
+  if (!rules.mask_has_gaps) return sentence(name, " is given, but a mask without gaps has no state");
+  if (rules.looks == opposite) return sentence(name, " is given, but the direction of the call does not look there");
+  if (rules.norm_uses_row_sum && x.z.data == nullptr) return sentence(name, ".z is missing, and the norm uses the row sum");
+  return {};
+}
+
+template <class T>
+BILA_NOINLINE complaint check_states(const inputs<T>& in, const outputs<T>& out, const state_rules& rules) {
+  for (const complaint& wrong : {
+           check_state_use("initial_forward", in.initial_forward, direction::backward, rules),
+           check_state_use("initial_backward", in.initial_backward, direction::forward, rules),
+           check_state_use("final_forward", out.final_forward, direction::backward, rules),
+           check_state_use("final_backward", out.final_backward, direction::forward, rules),
+       })
+    if (!wrong.empty()) return wrong;
+  return {};
+}
+
+}  // namespace detail
+
+// What raises an error depends on how the unit is built, and so does its name.
+inline namespace BILA_RAISING {
+
+[[noreturn]] inline void raise(const complaint& words) {
+#if BILA_EXCEPTIONS
+  throw std::invalid_argument("bila: " + words);
+#else
+  detail::current_error_handler().load()(words.c_str());
+  std::abort();
+#endif
+}
+
+}  // namespace BILA_RAISING
+
+}  // namespace bila::inline v0_1
