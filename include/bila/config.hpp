@@ -44,3 +44,12 @@
 #else
 #define BILA_UNROLL
 #endif
+
+// Kernels are hidden, and their namespace carries the architectures they are compiled for: two libraries in one process may hold
+// the same kernel for different ones, and the runtime would take either.
+#if defined(__CUDACC__)
+#define BILA_KERNEL __attribute__((visibility("hidden"))) __global__
+#define BILA_ARCHITECTURES_OF(a, b, c, d, e, f, g, h, ...) sm_##a##x##b##x##c##x##d##x##e##x##f##x##g##x##h
+#define BILA_ARCHITECTURES_IN(...) BILA_ARCHITECTURES_OF(__VA_ARGS__, , , , , , , , )
+#define BILA_CUDA_ARCHITECTURES BILA_ARCHITECTURES_IN(__CUDA_ARCH_LIST__)
+#endif

@@ -49,16 +49,19 @@ struct selective_decay {
     return sentence("log_decay[b = ", b, ", h = ", h, ", t = ", token(way, t), "]");
   }
 
-  /// d a_t = the gradients of the one or two gaps whose decay it is.
+  /// d a_t = the gradients of the one or two gaps whose decay it is; f(u), g(u) those of gap u of the segment, 0 < u < count.
+  template <class F, class G>
+  BILA_HD double gradient_of(index_t t, index_t count, const F& f, const G& g) const {
+    const index_t forward = t - token(direction::forward, 0), backward = t - token(direction::backward, 0);
+    return (forward > 0 && forward < count ? f(forward) : 0.0) + (backward > 0 && backward < count ? g(backward) : 0.0);
+  }
+
   template <class Real>
   void pull_back(index_t b, index_t h, index_t first, index_t count, const double* f, const double* g,
                  const tensor_view<Real>& to) const {
-    const index_t forward = 0 - token(direction::forward, 0),
-                  backward = 0 - token(direction::backward, 0);  // from a token to its gap
-    for (index_t t = 0; t < count; ++t) {
-      const index_t a = t + forward, c = t + backward;
-      to(b, h, first + t, 0) = static_cast<Real>((a > 0 && a < count ? f[a] : 0) + (c > 0 && c < count ? g[c] : 0));
-    }
+    for (index_t t = 0; t < count; ++t)
+      to(b, h, first + t, 0) =
+          static_cast<Real>(gradient_of(t, count, [f](index_t u) { return f[u]; }, [g](index_t u) { return g[u]; }));
   }
 
   auto parameters() const { return std::tuple(log_decay); }

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the gradient does besides products: through the norm, and from the products to the gates.
+#pragma once
+
+#include <bila/backend/cuda/plan.hpp>
+
+namespace bila::inline v0_1::cuda::detail {
+inline namespace BILA_CUDA_ARCHITECTURES {
+
+inline constexpr int lanes_per_token = 8;
+
+/// Sum over the lanes of a token.
+__device__ inline float sum_of_token(float x) {
+#pragma unroll
+  for (int reach = lanes_per_token / 2; reach > 0; reach /= 2) x += __shfl_xor_sync(0xffffffffu, x, reach, lanes_per_token);
+  return x;
+}
+
+/// A token of a call, 8 lanes each; also those that only fill up their block.
+struct token_place {
+  index_t n, h, t, entry;
+  bool there;
+
+  __device__ token_place(const sequences& s, index_t H, index_t number) : entry(number) {
+    const place at = s.find(number / block, H, block);
+    n = at.n;
+    h = at.h;
+    t = at.unit * block + number % block;
+    there = t < s.tokens(n);
+  }
+};
+
+template <class T>
+struct norm_call {
+  sequences s;
+  index_t H;
+  tensor_view<const T> y, dy;
+  bool fast;
+  tensor_view<const float> row_sum;
+  float scale;
+  tensor_view<T> dN;  // [rows, H, L, Dv]
+  float* dZ;          // per entry
+  float* scales;      // per entry: the token's part in the gradient of the scale; null: not wanted
+};
+
+/// dN_i = numerator dy_i, dZ_i (math 4.1).
+template <class T, class Norm>
+BILA_KERNEL void pass_norm(const __grid_constant__ norm_call<T> c, const __grid_constant__ Norm norm, const index_t tokens) {
+  const int lane = static_cast<int>(threadIdx.x) % lanes_per_token;
+  for (index_t number = thread_number() / lanes_per_token; number < tokens; number += threads_in_grid() / lanes_per_token) {
+    const token_place at(c.s, c.H, number);
+    const index_t row = c.s.row(at.n), token = c.s.first(at.n) + at.t;
+    const int width = at.there ? static_cast<int>(c.dy.features()) : 0;
+    float product = 0;
+    const auto each = [&](const auto& work) {
+      if (c.fast)
+        for (int d = lane * 8; d < width; d += 8 * lanes_per_token) {
+          float y[8], dy[8];
+          reinterpret_cast<const eight<T>*>(&c.y(row, at.h, token, d))->read(y);
+          reinterpret_cast<const eight<T>*>(&c.dy(row, at.h, token, d))->read(dy);
+          work(d, y, dy, 8);
+        }
+      else
+        for (int d = lane; d < width; d += lanes_per_token) {
+          const float y[8] = {wide(c.y(row, at.h, token, d))}, dy[8] = {wide(c.dy(row, at.h, token, d))};
+          work(d, y, dy, 1);
+        }
+    };
+    each([&](int, const float (&y)[8], const float (&dy)[8], int count) {
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        if (e < count) product += y[e] * dy[e];
+    });
+    product = sum_of_token(product);
+    const float Z = at.there && c.row_sum.data != nullptr ? c.row_sum(row, at.h, token, 0) : 1.0f;
+    const auto slope = norm.slope(Z, c.scale, product);
+    each([&](int d, const float (&)[8], const float (&dy)[8], int count) {
+      if (count == 8) {
+        float dN[8];
+#pragma unroll
+        for (int e = 0; e < 8; ++e) dN[e] = slope.numerator * dy[e];
+        reinterpret_cast<eight<T>*>(&c.dN(row, at.h, token, d))->write(dN);
+      } else {
+        c.dN(row, at.h, token, d) = narrow<T>(slope.numerator * dy[0]);
+      }
+    });
+    if (lane == 0) {
+      c.dZ[at.entry] = at.there ? slope.row_sum : 0.0f;
+      if (c.scales != nullptr) c.scales[at.entry] = at.there ? slope.scale : 0.0f;
+    }
+  }
+}
+
+/// A token's part in the gradient of the diagonal's weight: (dN_i . v_i + dZ_i) (q_i . k_i).
+template <class T>
+BILA_KERNEL void weigh_own(const sequences s, const index_t H, const operand<T> q, const operand<T> k, const operand<T> v,
+                           const tensor_view<const T> dN, const float* const dZ, float* const parts, const index_t tokens) {
+  const int lane = static_cast<int>(threadIdx.x) % lanes_per_token;
+  for (index_t number = thread_number() / lanes_per_token; number < tokens; number += threads_in_grid() / lanes_per_token) {
+    const token_place at(s, H, number);
+    const index_t row = s.row(at.n), token = s.first(at.n) + at.t;
+    const rows<const T> a = q.tokens(row, at.h, token, 1), b = k.tokens(row, at.h, token, 1), c = v.tokens(row, at.h, token, 1);
+    float scores = 0, slopes = 0;
+    for (int d = lane; at.there && d < a.width; d += lanes_per_token) scores += wide(a(0, d)) * wide(b(0, d));
+    for (int d = lane; at.there && d < c.width; d += lanes_per_token) slopes += wide(c(0, d)) * wide(dN(row, at.h, token, d));
+    scores = sum_of_token(scores);
+    slopes = sum_of_token(slopes);
+    if (lane == 0) parts[number] = at.there ? scores * (slopes + dZ[number]) : 0.0f;
+  }
+}
+
+/// Sum over a block of threads, in an order that does not depend on anything; thread 0 has it.
+__device__ inline double sum_of_block(double x) {
+  __shared__ double parts[32];
+#pragma unroll
+  for (int reach = 16; reach > 0; reach /= 2) x += __shfl_xor_sync(0xffffffffu, x, reach);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = 0;
+  if (threadIdx.x == 0)
+    for (unsigned w = 0; w < blockDim.x / 32; ++w) x += parts[w];
+  return x;
+}
+
+/// *to = sum of n numbers; one block of threads.
+BILA_KERNEL void add_up(const float* const x, const index_t n, double* const to) {
+  double sum = 0;
+  for (index_t i = threadIdx.x; i < n; i += blockDim.x) sum += x[i];
+  sum = sum_of_block(sum);
+  if (threadIdx.x == 0) *to = sum;
+}
+
+/// The pairs that jump over a whole chunk: total <state that enters it, adjoint of the state that leaves it>, both ways.
+template <class T, int D>
+BILA_KERNEL void weigh_jumps(const sequences s, const index_t H, const index_t chunk, const state_table<T> states,
+                             const state_table<T> adjoints, const token_weights* const weights,
+                             const token_weights* const swapped, float* const jumps, const index_t chunks) {
+  for (index_t number = blockIdx.x; number < chunks; number += gridDim.x) {
+    const place at = s.find(number, H, chunk);
+    const index_t first = at.unit * chunk, count = s.tokens(at.n), behind = first + chunk;
+    if (first >= count) continue;
+    const index_t entry = s.first_entry(at.n, at.h, H);
+    for (int way = 0; way < 2; ++way) {
+      const index_t x = 2 * number + way, y = 2 * number + 1 - way;  // forward states meet adjoints that come from behind
+      double S = 0, z = 0;
+      for (int i = static_cast<int>(threadIdx.x) * 8; i < D * D; i += static_cast<int>(blockDim.x) * 8) {
+        float a[8], b[8];
+        reinterpret_cast<const eight<T>*>(states.S + x * D * D + i)->read(a);
+        reinterpret_cast<const eight<T>*>(adjoints.S + y * D * D + i)->read(b);
+        float part = 0;
+#pragma unroll
+        for (int e = 0; e < 8; ++e) part += a[e] * b[e];
+        S += part;
+      }
+      for (int i = static_cast<int>(threadIdx.x); i < D; i += static_cast<int>(blockDim.x))
+        z += static_cast<double>(states.z[x * D + i]) * adjoints.z[y * D + i];
+      const double sum = sum_of_block(S * states.unit[x] * adjoints.unit[y] + z);
+      // A state's total ends with the chunk on one side; the gap on the other side belongs to the jump too.
+      double total = states.total[x];
+      if (way == 0 && behind < count && weights != nullptr) total *= weights[entry + behind].read_forward;
+      if (way == 1 && swapped != nullptr) total *= swapped[entry + first].read_forward;
+      if (threadIdx.x == 0) jumps[x] = static_cast<float>(total == 0 ? 0 : total * sum);
+    }
+  }
+}
+
+struct gap_gradients {
+  float *forward, *backward;  // per entry, of the gap before the token
+  float* borders;             // per sequence and head: of the gap before its first token forwards, behind its last backwards
+};
+
+/// From the parts of q . dq and k . dk to the gaps (math 4.4, local to a chunk); a warp has a chunk.
+BILA_KERNEL void spread_gaps(const sequences s, const index_t H, const index_t chunk, const float* const by_q,
+                             const float* const by_k, const float* const jumps, const bool forward, const bool backward,
+                             const gap_gradients to, const index_t chunks) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (index_t number = thread_number() / 32; number < chunks; number += threads_in_grid() / 32) {
+    const place at = s.find(number, H, chunk);
+    const index_t first = at.unit * chunk, count = s.tokens(at.n);
+    if (first >= count) continue;
+    const index_t entry = s.first_entry(at.n, at.h, H) + first, n = count - first < chunk ? count - first : chunk;
+    const index_t each = (n + 31) / 32, from = lane * each < n ? lane * each : n, end = from + each < n ? from + each : n;
+    for (int way = 0; way < 2; ++way) {
+      const float* const reader = way == 0 ? by_q : by_k;  // who stands behind the gap and reads what comes from before it
+      const float* const writer = way == 0 ? by_k : by_q;
+      float* const out = (way == 0 ? to.forward : to.backward) + entry;
+      const auto inside = [&](index_t i) {
+        return static_cast<double>(reader[3 * (entry + i)]) - static_cast<double>(writer[3 * (entry + i) + 1]);
+      };
+      double later = 0, earlier = 0;
+      for (index_t i = from; i < end; ++i) {
+        later += inside(i);
+        earlier += writer[3 * (entry + i) + 2];
+      }
+      const double earlier_here = earlier;
+#pragma unroll
+      for (int reach = 1; reach < 32; reach *= 2) {
+        const double a = __shfl_down_sync(0xffffffffu, later, reach), b = __shfl_up_sync(0xffffffffu, earlier, reach);
+        if (lane + reach < 32) later += a;
+        if (lane >= reach) earlier += b;
+      }
+      const double all_earlier = __shfl_sync(0xffffffffu, earlier, 31);
+      earlier -= earlier_here;
+      const bool looks = way == 0 ? forward : backward;
+      const double jump = jumps == nullptr || !looks ? 0 : jumps[2 * number + way];
+      double rest = later;  // from this lane's first token to the chunk's end
+      for (index_t i = from; i < end; ++i) {
+        out[i] = static_cast<float>(looks ? jump + rest + earlier : 0);
+        rest -= inside(i);
+        earlier += writer[3 * (entry + i) + 2];
+      }
+      if (way == 0 && first == 0 && lane == 0) to.borders[2 * (at.n * H + at.h)] = out[0];
+      if (way == 1 && first + n == count && lane == 0)
+        to.borders[2 * (at.n * H + at.h) + 1] = static_cast<float>(looks ? jump + all_earlier : 0);
+    }
+  }
+}
+
+/// A mask whose parameter's gradient a kernel can form.
+template <class Mask>
+concept pulls_back_tokens = Mask::gaps == gap::per_token && requires(const Mask& mask, index_t t, double (*f)(index_t)) {
+  mask.gradient_of(t, t, f, f);
+};
+template <class Mask>
+concept pulls_back_heads = Mask::gaps == gap::per_head && requires(const Mask& mask, double sum) { mask.gradient_of(sum, sum); };
+
+/// The gradient by gap u of a sequence; a decay of exactly zero passes nothing, nor does a border.
+template <class Mask>
+__device__ double live_gap(const sequences& s, const Mask& mask, const float* gaps, bool forward, index_t n, index_t h, index_t u) {
+  if (u <= 0 || u >= s.tokens(n) || exp(gap_of(s, mask, forward, n, h, u)) == 0) return 0;
+  return gaps[u];
+}
+
+template <class Mask>
+BILA_KERNEL void write_gap_gradients(const sequences s, const index_t H, const __grid_constant__ Mask mask, const gap_gradients from,
+                                     const border_gaps borders, const tensor_view<float> log_forward,
+                                     const tensor_view<float> log_backward, const tensor_view<float> log_decay,
+                                     const tensor_view<float> before, const tensor_view<float> after, const index_t tokens) {
+  for (index_t number = thread_number(); number < tokens; number += threads_in_grid()) {
+    const token_place at(s, H, number);
+    if (!at.there) continue;
+    const index_t row = s.row(at.n), token = s.first(at.n) + at.t;
+    const float *const f = from.forward + number - at.t, *const g = from.backward + number - at.t;
+    const auto forward = [&](index_t u) { return live_gap(s, mask, f, true, at.n, at.h, u); };
+    const auto backward = [&](index_t u) { return live_gap(s, mask, g, false, at.n, at.h, u); };
+    if (log_forward.data != nullptr) log_forward(row, at.h, token, 0) = static_cast<float>(forward(at.t));
+    if (log_backward.data != nullptr) log_backward(row, at.h, token, 0) = static_cast<float>(backward(at.t));
+    if constexpr (pulls_back_tokens<Mask>)
+      if (log_decay.data != nullptr)
+        log_decay(row, at.h, token, 0) = static_cast<float>(mask.gradient_of(at.t, s.tokens(at.n), forward, backward));
+    if (at.t > 0) continue;
+    const float* const ends = from.borders + 2 * (at.n * H + at.h);
+    if (before.data != nullptr)
+      before(at.n, at.h, 0, 0) = exp(border_gaps::at(borders.before, at.n, at.h)) == 0 ? 0 : ends[0];
+    if (after.data != nullptr) after(at.n, at.h, 0, 0) = exp(border_gaps::at(borders.after, at.n, at.h)) == 0 ? 0 : ends[1];
+  }
+}
+
+/// A block of threads has a head: the gradients of its gaps in all sequences, summed up.
+template <class Mask>
+BILA_KERNEL void sum_gap_gradients(const sequences s, const index_t H, const __grid_constant__ Mask mask, const gap_gradients from,
+                                   const tensor_view<float> log_decay) {
+  for (index_t h = blockIdx.x; h < H; h += gridDim.x) {
+    double f = 0, g = 0;
+    for (index_t n = 0; n < s.count; ++n) {
+      const index_t entry = s.first_entry(n, h, H), count = s.tokens(n);
+      for (index_t t = 1 + threadIdx.x; t < count; t += blockDim.x) {
+        f += live_gap(s, mask, from.forward + entry, true, n, h, t);
+        g += live_gap(s, mask, from.backward + entry, false, n, h, t);
+      }
+    }
+    f = sum_of_block(f);
+    g = sum_of_block(g);
+    if constexpr (pulls_back_heads<Mask>)
+      if (threadIdx.x == 0) log_decay(0, h, 0, 0) = static_cast<float>(mask.gradient_of(f, g));
+  }
+}
+
+/// A state's gradient crosses the gap by which the state entered.
+BILA_KERNEL void decay_state(const tensor_view<float> x, const tensor_view<const float> log_decay) {
+  const index_t per_head = x.length() * x.features(), tasks = x.batches() * x.heads() * per_head;
+  for (index_t i = thread_number(); i < tasks; i += threads_in_grid()) {
+    const index_t n = i / per_head / x.heads(), h = i / per_head % x.heads();
+    float& value = x(n, h, i % per_head / x.features(), i % x.features());
+    const float factor = static_cast<float>(exp(fmin(0.0, border_gaps::at(log_decay, n, h))));
+    value = factor == 0 ? 0 : value * factor;
+  }
+}
+
+/// Adds up the heads that share a head of an input; zeros at padding.
+template <class T>
+BILA_KERNEL void add_heads(const sequences s, const tensor_view<const float> x, const tensor_view<T> to, const bool ragged) {
+  const index_t share = x.heads() / to.heads(), per_row = to.heads() * to.length() * to.features(), tasks = to.batches() * per_row;
+  for (index_t i = thread_number(); i < tasks; i += threads_in_grid()) {
+    const index_t b = i / per_row, h = i / (to.length() * to.features()) % to.heads(), l = i / to.features() % to.length(),
+                  d = i % to.features();
+    float sum = 0;
+    if (!ragged || l < s.tokens(b))
+      for (index_t j = 0; j < share; ++j) sum += x(b, h * share + j, l, d);
+    to(b, h, l, d) = narrow<T>(sum);
+  }
+}
+
+}  // namespace BILA_CUDA_ARCHITECTURES
+}  // namespace bila::inline v0_1::cuda::detail

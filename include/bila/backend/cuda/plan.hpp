@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a call is laid out: which kernels, in which workspace. The same code counts the bytes and hands out the memory.
+#pragma once
+
+#include <bila/backend/cuda/padding.hpp>
+#include <bila/backend/cuda/product.hpp>
+#include <bila/backend/cuda/recurrent.hpp>
+#include <bila/form/automatic.hpp>
+#include <bila/view/inputs.hpp>
+
+#include <type_traits>
+
+namespace bila::inline v0_1::cuda::detail {
+inline namespace BILA_CUDA_ARCHITECTURES {
+
+/// Hands out aligned device memory, or, without any, only counts.
+class workspace {
+ public:
+  explicit workspace(std::byte* memory = nullptr) : memory_(memory) {
+    if (memory != nullptr) used_ = (alignment - reinterpret_cast<std::uintptr_t>(memory) % alignment) % alignment;
+  }
+
+  template <class X>
+  X* take(index_t n) {
+    X* const result = memory_ == nullptr ? nullptr : reinterpret_cast<X*>(memory_ + used_);
+    used_ += (static_cast<std::size_t>(n) * sizeof(X) + alignment - 1) / alignment * alignment;
+    return result;
+  }
+
+  /// Bytes that a caller must bring, wherever they start; none is none.
+  std::size_t bytes() const { return used_ == 0 ? 0 : used_ + alignment; }
+
+ private:
+  static constexpr std::size_t alignment = 256;
+  std::byte* memory_;
+  std::size_t used_ = 0;
+};
+
+enum class way_of_working { full, recurrent, chunks, one_state };
+
+struct working {
+  way_of_working way;
+  index_t chunk;  // tokens; 0 where there are none
+};
+
+/// Chunks are whole panels of every tile, and their weights fit shared memory.
+inline index_t chunk_of(index_t size) { return (std::clamp)((size + 127) / 128 * 128, index_t{128}, index_t{1024}); }
+
+inline constexpr index_t one_state_chunk = 512;
+
+template <class T>
+index_t longest(const inputs<T>& in, const geometry& size) {
+  const segments pieces = segments_of(in, size);
+  index_t result = 0;
+  for (index_t b = 0; b < (in.lengths.empty() ? 1 : size.B); ++b)
+    for (index_t n = 0; n < pieces.count(); ++n) result = (std::max)(result, pieces(b, n).count);
+  return result;
+}
+
+/// What a form does for these inputs. `has_states`: some state is given or asked for; `of_gaps`: the gradient of the gaps is.
+template <class Tiles, class Mask, class Form, class T>
+working work_of(const Form& form, const inputs<T>& in, const geometry& size, bool has_states, bool of_gaps = false) {
+  const bool alike = Mask::gaps == gap::none && in.direction == direction::both && in.diagonal == 1 && !has_states && !of_gaps;
+  if constexpr (std::is_same_v<Form, form::full>) {
+    return {way_of_working::full, 0};
+  } else if constexpr (std::is_same_v<Form, form::recurrent>) {
+    return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::recurrent, 0};
+  } else if constexpr (std::is_same_v<Form, form::chunkwise>) {
+    return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::chunks, chunk_of(form.size)};
+  } else {
+    const index_t L = (std::max)(longest(in, size), size.Lk), D = (std::max)(size.Dk, size.Dv);
+    if (!has_states && L < Tiles::shortest_linear(D)) return {way_of_working::full, 0};
+    return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::chunks, Tiles::chunk};
+  }
+}
+
+/// The head size that a kernel is compiled for.
+template <class Tiles>
+constexpr index_t padded_width(index_t width) {
+  index_t D = Tiles::narrowest;
+  while (D < width) D *= 2;
+  return D;
+}
+
+/// Calls f with the padded head size as a constant.
+template <class Tiles, int D = Tiles::narrowest, class F>
+void with_width(index_t width, const F& f) {
+  if constexpr (D < Tiles::widest)
+    if (width > D) return with_width<Tiles, 2 * D>(width, f);
+  f(std::integral_constant<int, D>{});
+}
+
+/// Sequences as the device sees them; the table, if lengths differ, takes memory.
+template <class T>
+sequence_plan plan_sequences(const inputs<T>& in, const geometry& size, workspace& memory) {
+  const segments pieces = segments_of(in, size);
+  const index_t count = in.offsets.empty() ? size.B : pieces.count();
+  sequence_plan plan{{nullptr, count, size.L, !in.offsets.empty()}, 0};
+  if (in.offsets.empty() && in.lengths.empty()) return plan;
+  for (index_t n = 0; n < count; ++n)
+    plan.blocks += ((in.offsets.empty() ? pieces(n, 0) : pieces(0, n)).count + block - 1) / block;
+  plan.on_device.table = memory.template take<index_t>(3 * (count + 1));
+  return plan;
+}
+
+template <class T>
+gap_table<exponent<T>> plan_gaps(const sequence_plan& s, index_t H, workspace& memory) {
+  const index_t entries = s.entries(H);
+  return {memory.take<token_weights>(entries), memory.take<both_ways<exponent<T>>>(entries),
+          memory.take<both_ways<exponent<T>>>(entries / block)};
+}
+
+template <class T>
+state_table<T> plan_states(index_t chunks, index_t D, workspace& memory) {
+  return {memory.take<T>(2 * chunks * D * D), memory.take<float>(2 * chunks * D), memory.take<float>(2 * chunks),
+          memory.take<float>(2 * chunks), memory.take<double>(2 * chunks)};
+}
+
+template <class T>
+operand<T> operand_of(const tensor_view<const T>& x, index_t H) {
+  return {x, x.heads() == 0 ? 1 : H / x.heads(), has_fast_rows(x)};
+}
+
+template <class Exponent, class Mask>
+void launch_gaps(launcher& launch, const sequence_plan& s, index_t H, const Mask& mask, const border_gaps& borders, bool swapped,
+                 const gap_table<Exponent>& to) {
+  const index_t blocks = s.units(block) * H;
+  launch("weigh_gaps", weigh_gaps<Exponent, Mask>, (blocks + 15) / 16, 256, 0, s.on_device, H, blocks, mask, borders, swapped, to);
+}
+
+template <int D, class Tiles, class T>
+void launch_summary(launcher& launch, const sequence_plan& s, const summary_call<T>& call) {
+  using memory = summary_memory<T, D, Tiles>;
+  const index_t tasks = s.units(call.chunk) * call.H * (D / memory::slice);
+  launch("sum_chunks", sum_chunks<T, D, Tiles>, tasks, 256, memory::bytes(call.chunk), call, tasks);
+}
+
+template <int D, class T>
+void launch_scan(launcher& launch, const scan_call<T>& call) {
+  const index_t tasks = call.s.count * call.H * (call.one_state ? 1 : 2) * (D * D / 8 + D / 8);
+  launch("scan_chunks", scan_chunks<T, D>, (tasks + 127) / 128, 128, 0, call, tasks);
+}
+
+template <int D, class Tiles, class Finish, class T>
+void launch_product(launcher& launch, const sequence_plan& s, const product_call<T>& call, const Finish& finish) {
+  using memory = product_memory<T, D, Tiles>;
+  const index_t tasks = s.units(memory::rows) * call.H;
+  launch("multiply", multiply<T, D, Tiles, Finish>, tasks, memory::threads, sizeof(memory), call, finish, tasks);
+}
+
+}  // namespace BILA_CUDA_ARCHITECTURES
+}  // namespace bila::inline v0_1::cuda::detail

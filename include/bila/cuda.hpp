@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// bila on a GPU: everything for .cu files. Eigen is not part of it.
+#pragma once
+
+#include <bila/backend/cuda/launch.hpp>
+#include <bila/backend/cuda/tuning.hpp>
+#include <bila/cuda_attend.hpp>
+#include <bila/cuda_gradient.hpp>
+#include <bila/mask/all_ones.hpp>
+#include <bila/mask/fixed_decay.hpp>
+#include <bila/mask/selective_decay.hpp>
+#include <bila/mask/two_sided.hpp>
+#include <bila/norm/max_one.hpp>
+#include <bila/norm/none.hpp>
+#include <bila/norm/row_sum.hpp>
+#include <bila/version.hpp>

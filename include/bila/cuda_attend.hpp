@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPU's door: the same words as the CPU's, with a stream in front.
+#pragma once
+
+#include <bila/backend/cuda/plan.hpp>
+#include <bila/door.hpp>
+
+#include <stdexcept>
+
+namespace bila::inline v0_1 {
+
+inline namespace BILA_RAISING {
+
+/// What CUDA itself refuses is no fault of an argument.
+[[noreturn]] inline void raise_failure(const complaint& words) {
+#if BILA_EXCEPTIONS
+  throw std::runtime_error("bila: " + words);
+#else
+  detail::current_error_handler().load()(words.c_str());
+  std::abort();
+#endif
+}
+
+}  // namespace BILA_RAISING
+
+namespace cuda::detail {
+inline namespace BILA_CUDA_ARCHITECTURES {
+
+template <class Tiles>
+complaint check_widths(const geometry& size) {
+  const auto check_width = [](const char* name, index_t width) {
+    return width >= 1 && width <= Tiles::widest
+               ? complaint()
+               : sentence(name, " has width ", width, ", it must be in 1..", Tiles::widest, " on a GPU");
+  };
+  complaint wrong = check_width("q", size.Dk);
+  return wrong.empty() ? check_width("v", size.Dv) : wrong;
+}
+
+inline complaint check_workspace(const on& backend, std::size_t needed) {
+  if (needed == 0 || (backend.workspace.data() != nullptr && backend.workspace.size() >= needed)) return {};
+  return sentence("cuda::on.workspace has ", backend.workspace.data() == nullptr ? 0 : backend.workspace.size(),
+                  " bytes, this call needs ", needed);
+}
+
+/// All that can be wrong with a call, but for the numbers in its tensors, which are the device's.
+template <class Tiles, class Form, class Mask, class Norm, class T>
+complaint check_call(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
+  complaint wrong;
+  if constexpr (requires { form.check(); }) wrong = form.check();
+  if constexpr (requires { norm.check(); })
+    if (wrong.empty()) wrong = norm.check();
+  if (wrong.empty()) wrong = check(in, out);
+  if (wrong.empty()) wrong = bila::detail::check_states(in, out, bila::detail::rules_of<Form, Mask, Norm>(in.direction));
+  if (wrong.empty()) wrong = bila::detail::check_gates_apart(bila::detail::written_to(out), mask);
+  const geometry size = geometry_of(in, out.y);
+  if (wrong.empty()) wrong = bila::detail::check_mask_shape(mask, in, size);
+  return wrong.empty() ? check_widths<Tiles>(size) : wrong;
+}
+
+template <class Real>
+end_state<Real> end_of(const state<Real>& x) {
+  return {x.S, x.z};
+}
+
+/// Lays a call out and, unless it is only asked how much memory that takes, launches it.
+template <class Tiles, class Form, class Mask, class Norm, class T>
+void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+         const outputs<T>& out) {
+  const geometry size = geometry_of(in, out.y);
+  if (size.B == 0 || size.H == 0 || (size.L == 0 && !out.final_forward.given() && !out.final_backward.given())) return;
+  const bool has_states = in.initial_forward.given() || in.initial_backward.given() || out.final_forward.given() ||
+                          out.final_backward.given();
+  const working work = work_of<Tiles, Mask>(form, in, size, has_states);
+  const sequence_plan s = plan_sequences(in, size, memory);
+  const sequence_plan keys{{s.on_device.table, s.on_device.count, size.Lk, s.on_device.packed}, s.blocks};
+  if (launch != nullptr && s.on_device.table != nullptr)
+    send_table(*launch, const_cast<index_t*>(s.on_device.table), segments_of(in, size), s.on_device.count, s.on_device.packed);
+
+  const operand<T> q = operand_of(in.q, size.H), k = operand_of(in.k, size.H), v = operand_of(in.v, size.H);
+  const border_gaps borders{in.initial_forward.log_decay, in.initial_backward.log_decay};
+  if (work.way == way_of_working::recurrent) {
+    const bool both = in.direction == direction::both, sums = Norm::uses_row_sum;
+    float* const partial = both ? memory.take<float>(size.B * size.H * size.L * (size.Dv + 1)) : nullptr;
+    float* const z[2] = {in.initial_forward.z.data != nullptr ? memory.take<float>(s.on_device.count * size.H * size.Dk) : nullptr,
+                         in.initial_backward.z.data != nullptr ? memory.take<float>(s.on_device.count * size.H * size.Dk) : nullptr};
+    if (launch == nullptr) return;
+    with_width<Tiles>((std::max)(size.Dk, size.Dv), [&](auto width) {
+      for (const bool forward : {false, true}) {
+        if (!both && forward != (in.direction == direction::forward)) continue;
+        sweep_call<T> call{s.on_device, size.H, q, k, v, borders,
+                           end_of(forward ? in.initial_forward : in.initial_backward),
+                           end_of(forward ? out.final_forward : out.final_backward),
+                           partial, forward, both && forward, !both || forward,
+                           static_cast<float>(in.diagonal), static_cast<float>(in.scale), out.y, sums ? out.row_sum : tensor_view<float>{}};
+        if (float* const copy = z[forward ? 0 : 1]; copy != nullptr) {  // the final z may take its place while it is still read
+          const index_t n = s.on_device.count * size.H * size.Dk;
+          (*launch)("gather_view", gather_view, blocks_for(n), threads_of_small, 0, call.initial.z, copy);
+          call.initial.z = bhld<const float>(copy, s.on_device.count, size.H, size.Dk, 1);
+        }
+        const index_t slices = (size.Dv + 31) / 32, tasks = s.on_device.count * size.H * slices;
+        (*launch)("sweep", sweep<T, width.value, Mask, Norm>, tasks, 288, 0, call, mask, norm, slices, tasks);
+      }
+    });
+  } else {
+    product_call<T> call{};
+    call.s = s.on_device;
+    call.of_states = keys.on_device;
+    call.H = size.H;
+    call.chunk = work.chunk;
+    call.keys = size.Lk == size.L ? -1 : size.Lk;
+    call.q = q;
+    call.k = k;
+    call.v = v;
+    call.left = in.direction != direction::backward;
+    call.right = in.direction != direction::forward;
+    call.only_state = work.way == way_of_working::one_state;
+    call.diagonal = static_cast<float>(in.diagonal);
+    call.out = out.y;
+    call.fast_out = has_fast_rows(out.y);
+    if (Norm::uses_row_sum) call.row_sum = out.row_sum;
+    if constexpr (Mask::gaps != gap::none) {
+      call.gaps = plan_gaps<T>(s, size.H, memory);
+      if (launch != nullptr) launch_gaps(*launch, s, size.H, mask, borders, false, call.gaps);
+    }
+    if (work.chunk > 0) call.states = plan_states<T>(keys.units(work.chunk) * size.H, padded_width<Tiles>((std::max)(size.Dk, size.Dv)), memory);
+    if (launch == nullptr) return;
+    with_width<Tiles>((std::max)(size.Dk, size.Dv), [&](auto width) {
+      constexpr int D = width.value;
+      if (work.chunk > 0) {
+        launch_summary<D, Tiles>(*launch, keys, summary_call<T>{keys.on_device, size.H, work.chunk, k, v, call.gaps, nullptr, call.states});
+        scan_call<T> scan{keys.on_device, size.H, work.chunk, call.states, {}, {}, {}, call.only_state};
+        scan.initial[0] = end_of(in.initial_forward);
+        scan.initial[1] = end_of(in.initial_backward);
+        scan.final[0] = end_of(out.final_forward);
+        scan.final[1] = end_of(out.final_backward);
+        launch_scan<D>(*launch, scan);
+      }
+      launch_product<D, Tiles>(*launch, s, call, normalised<Norm>{norm, static_cast<float>(in.scale)});
+    });
+  }
+  if (in.lengths.empty()) return;
+  (*launch)("clear_padding", clear_padding<T>, blocks_for(size.B * size.H * size.L * size.Dv), threads_of_small, 0, s.on_device, out.y);
+  if (Norm::uses_row_sum && out.row_sum.data != nullptr)
+    (*launch)("clear_padding", clear_padding<float>, blocks_for(size.B * size.H * size.L), threads_of_small, 0, s.on_device, out.row_sum);
+}
+
+}  // namespace BILA_CUDA_ARCHITECTURES
+}  // namespace cuda::detail
+
+inline namespace BILA_RAISING {
+inline namespace BILA_CUDA_ARCHITECTURES {
+
+/// Bytes of device memory that `attend` with these arguments needs as `on.workspace`. Throws what the call would throw.
+template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
+std::size_t workspace_bytes(const cuda::on&, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+                            const outputs<T>& out) {
+  if (const complaint wrong = cuda::detail::check_call<Tiles>(form, mask, norm, in, out); !wrong.empty()) raise(wrong);
+  cuda::detail::workspace counter;
+  cuda::detail::run<Tiles>(nullptr, counter, form, mask, norm, in, out);
+  return counter.bytes();
+}
+
+template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
+std::size_t workspace_bytes(const cuda::on& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+                            const tensor_view<T>& y) {
+  return workspace_bytes<Tiles>(backend, form, mask, norm, in, outputs<T>{y});
+}
+
+/// Bidirectional linear attention on a GPU: y = norm((q k^T) o M) v, computed in the given form, put on a stream.
+///
+///     [N_i, Z_i] = sum_j scale (q_i . k_j) M_ij [v_j, 1],   y_i = N_i / n(Z_i)
+///
+/// As on the CPU (see `inputs` and `outputs`), with these differences. T is float, bila::bf16 or bila::f16; head sizes up to 256. All
+/// tensors, gates and states lie in device memory; offsets and lengths are the host's and are copied before the call returns.
+/// The numbers of the gates are not looked at: one above 0 counts as 0. A mask is any trivially copyable type whose log_forward and
+/// log_backward a device may call. Chunks are 128 to 1024 tokens long, whole multiples of 128. Products of 16-bit numbers are summed
+/// in float; float goes through three tf32 products each. Nothing is allocated, nothing waits, and a CUDA graph may capture the call.
+/// The same bits every time, and in every place of a batch. Throws std::invalid_argument naming the argument, the place and the value,
+/// before anything is launched, and std::runtime_error with CUDA's words. Source: LION (arXiv 2502.16249).
+template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
+void attend(const cuda::on& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+            const outputs<T>& out) {
+  static_assert(storage<T> && !std::is_same_v<T, double>, "bila::attend: on a GPU q, k, v and y are float, bila::bf16 or bila::f16");
+  static_assert(gapped<Mask>, "bila::attend: on a GPU a mask must offer gaps (see bila/mask/concepts.hpp)");
+  static_assert(normaliser<Norm>, "bila::attend: this type is no norm (see bila/norm/none.hpp)");
+  if constexpr (gapped<Mask> && normaliser<Norm>) {
+    const std::size_t needed = workspace_bytes<Tiles>(backend, form, mask, norm, in, out);
+    if (const complaint wrong = cuda::detail::check_workspace(backend, needed); !wrong.empty()) raise(wrong);
+    if (const complaint wrong = cuda::detail::check_device(); !wrong.empty()) raise_failure(wrong);
+    cuda::detail::workspace memory(backend.workspace.data());
+    cuda::detail::launcher launch(backend.stream);
+    cuda::detail::run<Tiles>(&launch, memory, form, mask, norm, in, out);
+    if (!launch.wrong().empty()) raise_failure(launch.wrong());
+  }
+}
+
+/// The same when y is all that is wanted.
+template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
+void attend(const cuda::on& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+            const tensor_view<T>& y) {
+  attend<Tiles>(backend, form, mask, norm, in, outputs<T>{y});
+}
+
+}  // namespace BILA_CUDA_ARCHITECTURES
+}  // namespace BILA_RAISING
+
+}  // namespace bila::inline v0_1

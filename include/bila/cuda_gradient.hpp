@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPU's door for the way back. With dN_i, dZ_i what passes the norm, the gradient is three masked products (math 4.3):
+//
+//     dq = op([dN, dZ], [v, 1], k; f, b)    dk = op([v, 1], [dN, dZ], q; b, f)    dv = op(k, q, dN; b, f)
+#pragma once
+
+#include <bila/backend/cuda/gradient_parts.hpp>
+#include <bila/cuda_attend.hpp>
+#include <bila/gradient_door.hpp>
+
+namespace bila::inline v0_1 {
+
+namespace cuda::detail {
+inline namespace BILA_CUDA_ARCHITECTURES {
+
+template <class Tiles, class Form, class Mask, class Norm, class T>
+complaint check_gradient(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const saved<T>& kept,
+                         const output_gradients<T>& dy, const gradients<T>& to) {
+  if (complaint wrong = bila::detail::check_gradient_shapes(form, mask, norm, in, kept, dy, to); !wrong.empty()) return wrong;
+  if (complaint wrong = check_widths<Tiles>(geometry_of(in, kept.y)); !wrong.empty()) return wrong;
+  if (to.log_decay.data != nullptr && !pulls_back_tokens<Mask> && !pulls_back_heads<Mask>)
+    return "gradients.log_decay is given, but this mask has no gradient_of() for a kernel: ask for log_forward and log_backward";
+  return {};
+}
+
+template <class Tiles, class Form, class Mask, class Norm, class T>
+void run_gradient(launcher* launch, workspace& memory, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+                  const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
+  const geometry size = geometry_of(in, kept.y);
+  if (size.B == 0 || size.H == 0) return;
+  const bool has_states = in.initial_forward.given() || in.initial_backward.given() || dy.final_forward.given() ||
+                          dy.final_backward.given() || to.initial_forward.given() || to.initial_backward.given();
+  const bool of_gaps = to.log_decay.data != nullptr || to.log_forward.data != nullptr || to.log_backward.data != nullptr ||
+                       to.initial_forward.log_decay.data != nullptr || to.initial_backward.log_decay.data != nullptr;
+  working work = work_of<Tiles, Mask>(form, in, size, has_states, of_gaps);
+  if (work.way == way_of_working::recurrent) work = {way_of_working::chunks, Tiles::chunk};
+  const sequence_plan s = plan_sequences(in, size, memory);
+  const index_t entries = s.entries(size.H), D = padded_width<Tiles>((std::max)(size.Dk, size.Dv)), W = (size.Dv + 7) / 8 * 8;
+  const index_t span = work.chunk > 0 ? work.chunk : (std::max)(longest(in, size), index_t{1});  // of what gaps are local to
+  const index_t chunks = s.units(span) * size.H;
+
+  const tensor_view<T> dN{memory.take<T>(size.B * size.H * size.L * W), {size.B, size.H, size.L, size.Dv},
+                          {size.H * size.L * W, size.L * W, W, 1}};
+  float* const dZ = memory.take<float>(entries);
+  float* const parts = to.scale != nullptr || to.diagonal != nullptr ? memory.take<float>(entries) : nullptr;
+  gap_table<exponent<T>> gaps{}, swapped{};
+  if constexpr (Mask::gaps != gap::none) {
+    gaps = plan_gaps<T>(s, size.H, memory);
+    swapped = plan_gaps<T>(s, size.H, memory);
+  }
+  state_table<T> states{}, adjoints{};
+  if (work.chunk > 0) {
+    states = plan_states<T>(chunks, D, memory);
+    adjoints = plan_states<T>(chunks, D, memory);
+  }
+  float* const by_q = of_gaps ? memory.take<float>(3 * entries) : nullptr;
+  float* const by_k = of_gaps ? memory.take<float>(3 * entries) : nullptr;
+  float* const jumps = of_gaps && work.chunk > 0 ? memory.take<float>(2 * chunks) : nullptr;
+  gap_gradients at_gaps{};
+  if (of_gaps) at_gaps = {memory.take<float>(entries), memory.take<float>(entries), memory.take<float>(2 * s.on_device.count * size.H)};
+  const auto room = [&](const tensor_view<T>& x) {  // where heads are yet to be added up
+    if (x.data == nullptr || x.heads() == size.H) return tensor_view<float>{};
+    return bhld(memory.take<float>(size.B * size.H * size.L * x.features()), size.B, size.H, size.L, x.features());
+  };
+  const bool counts = launch == nullptr;
+  const tensor_view<float> sum_q = room(to.q), sum_k = room(to.k), sum_v = room(to.v);
+  if (counts) return;
+
+  if (s.on_device.table != nullptr)
+    send_table(*launch, const_cast<index_t*>(s.on_device.table), segments_of(in, size), s.on_device.count, s.on_device.packed);
+  const operand<T> q = operand_of(in.q, size.H), k = operand_of(in.k, size.H), v = operand_of(in.v, size.H);
+  const operand<T> slopes = operand_of(tensor_view<const T>(dN), size.H);
+  const border_gaps borders{in.initial_forward.log_decay, in.initial_backward.log_decay};
+  const bool forward = in.direction != direction::backward, backward = in.direction != direction::forward;
+  const bool biased = Norm::uses_row_sum;
+
+  norm_call<T> through{s.on_device, size.H, kept.y, dy.y, has_fast_rows(kept.y) && has_fast_rows(dy.y) && size.Dv % 8 == 0,
+                       kept.row_sum, static_cast<float>(in.scale), dN, dZ, to.scale != nullptr ? parts : nullptr};
+  (*launch)("pass_norm", pass_norm<T, Norm>, blocks_for(entries * lanes_per_token), threads_of_small, 0, through, norm, entries);
+  if (to.scale != nullptr) (*launch)("add_up", add_up, 1, 1024, 0, parts, entries, to.scale);
+  if (to.diagonal != nullptr) {
+    (*launch)("weigh_own", weigh_own<T>, blocks_for(entries * lanes_per_token), threads_of_small, 0, s.on_device, size.H, q, k, v,
+              tensor_view<const T>(dN), dZ, parts, entries);
+    (*launch)("add_up", add_up, 1, 1024, 0, parts, entries, to.diagonal);
+  }
+  if constexpr (Mask::gaps != gap::none) {
+    launch_gaps(*launch, s, size.H, mask, borders, false, gaps);
+    launch_gaps(*launch, s, size.H, mask, border_gaps{}, true, swapped);
+  }
+
+  with_width<Tiles>(D, [&](auto width) {
+    constexpr int D = width.value;
+    if (work.chunk > 0) {
+      const bool one = work.way == way_of_working::one_state;
+      launch_summary<D, Tiles>(*launch, s, summary_call<T>{s.on_device, size.H, work.chunk, k, v, gaps, nullptr, states});
+      launch_summary<D, Tiles>(*launch, s, summary_call<T>{s.on_device, size.H, work.chunk, q, slopes, swapped, dZ, adjoints});
+      scan_call<T> scan{s.on_device, size.H, work.chunk, states, {}, {}, {}, one};
+      scan.initial[0] = end_of(in.initial_forward);
+      scan.initial[1] = end_of(in.initial_backward);
+      launch_scan<D>(*launch, scan);
+      scan_call<T> back{s.on_device, size.H, work.chunk, adjoints, {}, {}, {}, one};
+      back.initial[0] = end_of(dy.final_backward);  // what reads the state at the first token comes in from before it
+      back.initial[1] = end_of(dy.final_forward);
+      back.final[0] = end_of(to.initial_backward);
+      back.final[1] = end_of(to.initial_forward);
+      launch_scan<D>(*launch, back);
+    }
+    const auto product = [&](const operand<T>& rows, const operand<T>& keys, const operand<T>& values, bool swap, bool transposed) {
+      product_call<T> call{};
+      call.s = call.of_states = s.on_device;
+      call.H = size.H;
+      call.chunk = work.chunk;
+      call.keys = -1;
+      call.q = rows;
+      call.k = keys;
+      call.v = values;
+      call.gaps = swap ? swapped : gaps;
+      call.states = swap ? adjoints : states;
+      call.transposed = transposed;
+      call.only_state = work.way == way_of_working::one_state;
+      call.left = swap ? backward : forward;
+      call.right = swap ? forward : backward;
+      call.diagonal = static_cast<float>(in.diagonal);
+      return call;
+    };
+    const auto finish = [&](product_call<T>& call, const tensor_view<T>& out, const tensor_view<float>& sum) {
+      call.out = out;
+      call.fast_out = has_fast_rows(out);
+      call.sum = sum;
+      launch_product<D, Tiles>(*launch, s, call, as_it_is{});
+      if (sum.data != nullptr)
+        (*launch)("add_heads", add_heads<T>, blocks_for(out.batches() * out.heads() * out.length() * out.features()), threads_of_small,
+                  0, s.on_device, tensor_view<const float>(sum), out, !in.lengths.empty());
+      else if (out.data != nullptr && !in.lengths.empty())
+        (*launch)("clear_padding", clear_padding<T>, blocks_for(out.batches() * out.heads() * out.length() * out.features()),
+                  threads_of_small, 0, s.on_device, out);
+    };
+    if (to.q.data != nullptr || of_gaps) {
+      product_call<T> call = product(slopes, v, k, false, true);
+      call.biased = biased;
+      call.row_bias = dZ;
+      call.partner = q;
+      call.dots = by_q;
+      finish(call, to.q, sum_q);
+    }
+    if (to.k.data != nullptr || of_gaps) {
+      product_call<T> call = product(v, slopes, q, true, true);
+      call.biased = biased;
+      call.column_bias = dZ;
+      call.partner = k;
+      call.dots = by_k;
+      finish(call, to.k, sum_k);
+    }
+    if (to.v.data != nullptr) {
+      product_call<T> call = product(k, q, slopes, true, false);
+      finish(call, to.v, sum_v);
+    }
+    if (jumps != nullptr)
+      (*launch)("weigh_jumps", weigh_jumps<T, D>, chunks, 256, 0, s.on_device, size.H, work.chunk, states, adjoints, gaps.weights,
+                swapped.weights, jumps, chunks);
+  });
+
+  const auto through_border = [&](const state<float>& x, const tensor_view<const float>& log_decay) {
+    const tensor_view<float> both[] = {x.S, x.z};
+    for (const tensor_view<float>& part : both)
+      if (part.data != nullptr && log_decay.data != nullptr)
+        (*launch)("decay_state", decay_state, blocks_for(part.batches() * part.heads() * part.length() * part.features()),
+                  threads_of_small, 0, part, log_decay);
+  };
+  through_border(to.initial_forward, in.initial_forward.log_decay);
+  through_border(to.initial_backward, in.initial_backward.log_decay);
+  if (!of_gaps) return;
+  (*launch)("spread_gaps", spread_gaps, blocks_for(chunks * 32), threads_of_small, 0, s.on_device, size.H, span, by_q, by_k, jumps,
+            forward, backward, at_gaps, chunks);
+  (*launch)("write_gap_gradients", write_gap_gradients<Mask>, blocks_for(entries), threads_of_small, 0, s.on_device, size.H, mask,
+            at_gaps, borders, to.log_forward, to.log_backward, to.log_decay, to.initial_forward.log_decay,
+            to.initial_backward.log_decay, entries);
+  if constexpr (pulls_back_heads<Mask>)
+    if (to.log_decay.data != nullptr)
+      (*launch)("sum_gap_gradients", sum_gap_gradients<Mask>, size.H, 1024, 0, s.on_device, size.H, mask, at_gaps, to.log_decay);
+  if (in.lengths.empty()) return;
+  const tensor_view<float> per_token[] = {to.log_forward, to.log_backward,
+                                          pulls_back_tokens<Mask> ? to.log_decay : tensor_view<float>{}};
+  for (const tensor_view<float>& x : per_token)
+    if (x.data != nullptr)
+      (*launch)("clear_padding", clear_padding<float>, blocks_for(size.B * size.H * size.L), threads_of_small, 0, s.on_device, x);
+}
+
+}  // namespace BILA_CUDA_ARCHITECTURES
+}  // namespace cuda::detail
+
+inline namespace BILA_RAISING {
+inline namespace BILA_CUDA_ARCHITECTURES {
+
+/// Bytes of device memory that `gradient` with these arguments needs as `on.workspace`. Throws what the call would throw.
+template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
+std::size_t gradient_workspace_bytes(const cuda::on&, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+                                     const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
+  if (const complaint wrong = cuda::detail::check_gradient<Tiles>(form, mask, norm, in, kept, dy, to); !wrong.empty()) raise(wrong);
+  cuda::detail::workspace counter;
+  cuda::detail::run_gradient<Tiles>(nullptr, counter, form, mask, norm, in, kept, dy, to);
+  return counter.bytes();
+}
+
+/// The gradient of a loss by everything that `attend` read, from its gradient dy by y (and by final states), put on a stream.
+///
+/// As on the CPU (see `gradients`), where `attend` on a GPU differs this differs alike; gradients.scale and gradients.diagonal lie in
+/// device memory. The recurrent form's gradient is the chunkwise one. f16: dy / n(Z) is kept in f16, so the loss wants a scale that
+/// keeps it above 6e-5. No atomics: the same bits every time. Throws as `attend`.
+/// Source: the transposed masked form of LION (arXiv 2502.16249); gate gradients as in Mamba-2 (arXiv 2405.21060), local to a chunk.
+template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
+void gradient(const cuda::on& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const saved<T>& kept,
+              const output_gradients<T>& dy, const gradients<T>& to) {
+  static_assert(storage<T> && !std::is_same_v<T, double>, "bila::gradient: on a GPU q, k, v and y are float, bila::bf16 or bila::f16");
+  static_assert(gapped<Mask>, "bila::gradient: on a GPU a mask must offer gaps (see bila/mask/concepts.hpp)");
+  static_assert(differentiable_normaliser<Norm>, "bila::gradient: this norm has no slope() (see bila/norm/none.hpp)");
+  if constexpr (gapped<Mask> && differentiable_normaliser<Norm>) {
+    const std::size_t needed = gradient_workspace_bytes<Tiles>(backend, form, mask, norm, in, kept, dy, to);
+    if (const complaint wrong = cuda::detail::check_workspace(backend, needed); !wrong.empty()) raise(wrong);
+    if (const complaint wrong = cuda::detail::check_device(); !wrong.empty()) raise_failure(wrong);
+    cuda::detail::workspace memory(backend.workspace.data());
+    cuda::detail::launcher launch(backend.stream);
+    cuda::detail::run_gradient<Tiles>(&launch, memory, form, mask, norm, in, kept, dy, to);
+    if (!launch.wrong().empty()) raise_failure(launch.wrong());
+  }
+}
+
+}  // namespace BILA_CUDA_ARCHITECTURES
+}  // namespace BILA_RAISING
+
+}  // namespace bila::inline v0_1
