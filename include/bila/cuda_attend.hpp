@@ -69,8 +69,8 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
          const outputs<T>& out) {
   const geometry size = geometry_of(in, out.y);
   if (size.B == 0 || size.H == 0 || (size.L == 0 && !out.final_forward.given() && !out.final_backward.given())) return;
-  const bool has_states = in.initial_forward.given() || in.initial_backward.given() || out.final_forward.given() ||
-                          out.final_backward.given();
+  const bool has_states =
+      in.initial_forward.given() || in.initial_backward.given() || out.final_forward.given() || out.final_backward.given();
   const working work = work_of<Tiles, Mask>(form, in, size, has_states);
   const sequence_plan s = plan_sequences(in, size, memory);
   const sequence_plan keys{{s.on_device.table, s.on_device.count, size.Lk, s.on_device.packed}, s.blocks};
@@ -82,17 +82,29 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
   if (work.way == way_of_working::recurrent) {
     const bool both = in.direction == direction::both, sums = Norm::uses_row_sum;
     float* const partial = both ? memory.take<float>(size.B * size.H * size.L * (size.Dv + 1)) : nullptr;
-    float* const z[2] = {in.initial_forward.z.data != nullptr ? memory.take<float>(s.on_device.count * size.H * size.Dk) : nullptr,
-                         in.initial_backward.z.data != nullptr ? memory.take<float>(s.on_device.count * size.H * size.Dk) : nullptr};
+    float* const z[2] = {
+        in.initial_forward.z.data != nullptr ? memory.take<float>(s.on_device.count * size.H * size.Dk) : nullptr,
+        in.initial_backward.z.data != nullptr ? memory.take<float>(s.on_device.count * size.H * size.Dk) : nullptr};
     if (launch == nullptr) return;
     with_width<Tiles>((std::max)(size.Dk, size.Dv), [&](auto width) {
       for (const bool forward : {false, true}) {
         if (!both && forward != (in.direction == direction::forward)) continue;
-        sweep_call<T> call{s.on_device, size.H, q, k, v, borders,
+        sweep_call<T> call{s.on_device,
+                           size.H,
+                           q,
+                           k,
+                           v,
+                           borders,
                            end_of(forward ? in.initial_forward : in.initial_backward),
                            end_of(forward ? out.final_forward : out.final_backward),
-                           partial, forward, both && forward, !both || forward,
-                           static_cast<float>(in.diagonal), static_cast<float>(in.scale), out.y, sums ? out.row_sum : tensor_view<float>{}};
+                           partial,
+                           forward,
+                           both && forward,
+                           !both || forward,
+                           static_cast<float>(in.diagonal),
+                           static_cast<float>(in.scale),
+                           out.y,
+                           sums ? out.row_sum : tensor_view<float>{}};
         if (float* const copy = z[forward ? 0 : 1]; copy != nullptr) {  // the final z may take its place while it is still read
           const index_t n = s.on_device.count * size.H * size.Dk;
           (*launch)("gather_view", gather_view, blocks_for(n), threads_of_small, 0, call.initial.z, copy);
@@ -108,6 +120,7 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
     call.of_states = keys.on_device;
     call.H = size.H;
     call.chunk = work.chunk;
+    call.row_chunks = work.chunk > 0 ? (size.Lk + work.chunk - 1) / work.chunk : 0;
     call.keys = size.Lk == size.L ? -1 : size.Lk;
     call.q = q;
     call.k = k;
@@ -123,12 +136,14 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
       call.gaps = plan_gaps<T>(s, size.H, memory);
       if (launch != nullptr) launch_gaps(*launch, s, size.H, mask, borders, false, call.gaps);
     }
-    if (work.chunk > 0) call.states = plan_states<T>(keys.units(work.chunk) * size.H, padded_width<Tiles>((std::max)(size.Dk, size.Dv)), memory);
+    if (work.chunk > 0)
+      call.states = plan_states<T>(keys.units(work.chunk) * size.H, padded_width<Tiles>((std::max)(size.Dk, size.Dv)), memory);
     if (launch == nullptr) return;
     with_width<Tiles>((std::max)(size.Dk, size.Dv), [&](auto width) {
       constexpr int D = width.value;
       if (work.chunk > 0) {
-        launch_summary<D, Tiles>(*launch, keys, summary_call<T>{keys.on_device, size.H, work.chunk, k, v, call.gaps, nullptr, call.states});
+        launch_summary<D, Tiles>(*launch, keys,
+                                 summary_call<T>{keys.on_device, size.H, work.chunk, k, v, call.gaps, nullptr, call.states});
         scan_call<T> scan{keys.on_device, size.H, work.chunk, call.states, {}, {}, {}, call.only_state};
         scan.initial[0] = end_of(in.initial_forward);
         scan.initial[1] = end_of(in.initial_backward);
@@ -140,9 +155,11 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
     });
   }
   if (in.lengths.empty()) return;
-  (*launch)("clear_padding", clear_padding<T>, blocks_for(size.B * size.H * size.L * size.Dv), threads_of_small, 0, s.on_device, out.y);
+  (*launch)("clear_padding", clear_padding<T>, blocks_for(size.B * size.H * size.L * size.Dv), threads_of_small, 0, s.on_device,
+            out.y);
   if (Norm::uses_row_sum && out.row_sum.data != nullptr)
-    (*launch)("clear_padding", clear_padding<float>, blocks_for(size.B * size.H * size.L), threads_of_small, 0, s.on_device, out.row_sum);
+    (*launch)("clear_padding", clear_padding<float>, blocks_for(size.B * size.H * size.L), threads_of_small, 0, s.on_device,
+              out.row_sum);
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
@@ -171,17 +188,18 @@ std::size_t workspace_bytes(const cuda::on& backend, const Form& form, const Mas
 ///
 ///     [N_i, Z_i] = sum_j scale (q_i . k_j) M_ij [v_j, 1],   y_i = N_i / n(Z_i)
 ///
-/// As on the CPU (see `inputs` and `outputs`), with these differences. T is float, bila::bf16 or bila::f16; head sizes up to 256. All
-/// tensors, gates and states lie in device memory; offsets and lengths are the host's and are copied before the call returns.
+/// As on the CPU (see `inputs` and `outputs`), with these differences. T is float, bila::bf16 or bila::f16; head sizes up to 256.
+/// All tensors, gates and states lie in device memory; offsets and lengths are the host's and are copied before the call returns.
 /// The numbers of the gates are not looked at: one above 0 counts as 0. A mask is any trivially copyable type whose log_forward and
-/// log_backward a device may call. Chunks are 128 to 1024 tokens long, whole multiples of 128. Products of 16-bit numbers are summed
-/// in float; float goes through three tf32 products each. Nothing is allocated, nothing waits, and a CUDA graph may capture the call.
-/// The same bits every time, and in every place of a batch. Throws std::invalid_argument naming the argument, the place and the value,
-/// before anything is launched, and std::runtime_error with CUDA's words. Source: LION (arXiv 2502.16249).
+/// log_backward a device may call. Chunks are 128 to 1024 tokens long, whole multiples of 128. Products of 16-bit numbers are
+/// summed in float; float goes through three tf32 products each. Nothing is allocated, nothing waits, and a CUDA graph may capture
+/// the call. The same bits every time, and in every place of a batch. Throws std::invalid_argument naming the argument, the place
+/// and the value, before anything is launched, and std::runtime_error with CUDA's words. Source: LION (arXiv 2502.16249).
 template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
 void attend(const cuda::on& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
             const outputs<T>& out) {
-  static_assert(storage<T> && !std::is_same_v<T, double>, "bila::attend: on a GPU q, k, v and y are float, bila::bf16 or bila::f16");
+  static_assert(storage<T> && !std::is_same_v<T, double>,
+                "bila::attend: on a GPU q, k, v and y are float, bila::bf16 or bila::f16");
   static_assert(gapped<Mask>, "bila::attend: on a GPU a mask must offer gaps (see bila/mask/concepts.hpp)");
   static_assert(normaliser<Norm>, "bila::attend: this type is no norm (see bila/norm/none.hpp)");
   if constexpr (gapped<Mask> && normaliser<Norm>) {

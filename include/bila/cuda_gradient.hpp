@@ -32,15 +32,15 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
                           dy.final_backward.given() || to.initial_forward.given() || to.initial_backward.given();
   const bool of_gaps = to.log_decay.data != nullptr || to.log_forward.data != nullptr || to.log_backward.data != nullptr ||
                        to.initial_forward.log_decay.data != nullptr || to.initial_backward.log_decay.data != nullptr;
-  working work = work_of<Tiles, Mask>(form, in, size, has_states, of_gaps);
-  if (work.way == way_of_working::recurrent) work = {way_of_working::chunks, Tiles::chunk};
+  working work = work_of<Tiles, Mask>(form, in, size, has_states, true, of_gaps);
+  if (work.way == way_of_working::recurrent) work = {way_of_working::chunks, Tiles::chunk(size.L, true)};
   const sequence_plan s = plan_sequences(in, size, memory);
   const index_t entries = s.entries(size.H), D = padded_width<Tiles>((std::max)(size.Dk, size.Dv)), W = (size.Dv + 7) / 8 * 8;
   const index_t span = work.chunk > 0 ? work.chunk : (std::max)(longest(in, size), index_t{1});  // of what gaps are local to
   const index_t chunks = s.units(span) * size.H;
 
-  const tensor_view<T> dN{memory.take<T>(size.B * size.H * size.L * W), {size.B, size.H, size.L, size.Dv},
-                          {size.H * size.L * W, size.L * W, W, 1}};
+  const tensor_view<T> dN{
+      memory.take<T>(size.B * size.H * size.L * W), {size.B, size.H, size.L, size.Dv}, {size.H * size.L * W, size.L * W, W, 1}};
   float* const dZ = memory.take<float>(entries);
   float* const parts = to.scale != nullptr || to.diagonal != nullptr ? memory.take<float>(entries) : nullptr;
   gap_table<exponent<T>> gaps{}, swapped{};
@@ -57,7 +57,8 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
   float* const by_k = of_gaps ? memory.take<float>(3 * entries) : nullptr;
   float* const jumps = of_gaps && work.chunk > 0 ? memory.take<float>(2 * chunks) : nullptr;
   gap_gradients at_gaps{};
-  if (of_gaps) at_gaps = {memory.take<float>(entries), memory.take<float>(entries), memory.take<float>(2 * s.on_device.count * size.H)};
+  if (of_gaps)
+    at_gaps = {memory.take<float>(entries), memory.take<float>(entries), memory.take<float>(2 * s.on_device.count * size.H)};
   const auto room = [&](const tensor_view<T>& x) {  // where heads are yet to be added up
     if (x.data == nullptr || x.heads() == size.H) return tensor_view<float>{};
     return bhld(memory.take<float>(size.B * size.H * size.L * x.features()), size.B, size.H, size.L, x.features());
@@ -74,9 +75,18 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
   const bool forward = in.direction != direction::backward, backward = in.direction != direction::forward;
   const bool biased = Norm::uses_row_sum;
 
-  norm_call<T> through{s.on_device, size.H, kept.y, dy.y, has_fast_rows(kept.y) && has_fast_rows(dy.y) && size.Dv % 8 == 0,
-                       kept.row_sum, static_cast<float>(in.scale), dN, dZ, to.scale != nullptr ? parts : nullptr};
-  (*launch)("pass_norm", pass_norm<T, Norm>, blocks_for(entries * lanes_per_token), threads_of_small, 0, through, norm, entries);
+  norm_call<T> through{s.on_device,
+                       size.H,
+                       kept.y,
+                       dy.y,
+                       has_fast_rows(kept.y) && has_fast_rows(dy.y) && size.Dv % 8 == 0,
+                       kept.row_sum,
+                       static_cast<float>(in.scale),
+                       dN,
+                       dZ,
+                       to.scale != nullptr ? parts : nullptr};
+  (*launch)("pass_norm", pass_norm<T, Norm>, blocks_for(entries / tokens_per_group * lanes_per_token), threads_of_small, 0, through,
+            norm, entries);
   if (to.scale != nullptr) (*launch)("add_up", add_up, 1, 1024, 0, parts, entries, to.scale);
   if (to.diagonal != nullptr) {
     (*launch)("weigh_own", weigh_own<T>, blocks_for(entries * lanes_per_token), threads_of_small, 0, s.on_device, size.H, q, k, v,
@@ -110,6 +120,7 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
       call.s = call.of_states = s.on_device;
       call.H = size.H;
       call.chunk = work.chunk;
+      call.row_chunks = work.chunk > 0 ? (size.L + work.chunk - 1) / work.chunk : 0;
       call.keys = -1;
       call.q = rows;
       call.k = keys;
@@ -129,8 +140,8 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
       call.sum = sum;
       launch_product<D, Tiles>(*launch, s, call, as_it_is{});
       if (sum.data != nullptr)
-        (*launch)("add_heads", add_heads<T>, blocks_for(out.batches() * out.heads() * out.length() * out.features()), threads_of_small,
-                  0, s.on_device, tensor_view<const float>(sum), out, !in.lengths.empty());
+        (*launch)("add_heads", add_heads<T>, blocks_for(out.batches() * out.heads() * out.length() * out.features()),
+                  threads_of_small, 0, s.on_device, tensor_view<const float>(sum), out, !in.lengths.empty());
       else if (out.data != nullptr && !in.lengths.empty())
         (*launch)("clear_padding", clear_padding<T>, blocks_for(out.batches() * out.heads() * out.length() * out.features()),
                   threads_of_small, 0, s.on_device, out);
@@ -204,14 +215,15 @@ std::size_t gradient_workspace_bytes(const cuda::on&, const Form& form, const Ma
 
 /// The gradient of a loss by everything that `attend` read, from its gradient dy by y (and by final states), put on a stream.
 ///
-/// As on the CPU (see `gradients`), where `attend` on a GPU differs this differs alike; gradients.scale and gradients.diagonal lie in
-/// device memory. The recurrent form's gradient is the chunkwise one. f16: dy / n(Z) is kept in f16, so the loss wants a scale that
-/// keeps it above 6e-5. No atomics: the same bits every time. Throws as `attend`.
-/// Source: the transposed masked form of LION (arXiv 2502.16249); gate gradients as in Mamba-2 (arXiv 2405.21060), local to a chunk.
+/// As on the CPU (see `gradients`), where `attend` on a GPU differs this differs alike; gradients.scale and gradients.diagonal lie
+/// in device memory. The recurrent form's gradient is the chunkwise one. f16: dy / n(Z) is kept in f16, so the loss wants a scale
+/// that keeps it above 6e-5. No atomics: the same bits every time. Throws as `attend`. Source: the transposed masked form of LION
+/// (arXiv 2502.16249); gate gradients as in Mamba-2 (arXiv 2405.21060), local to a chunk.
 template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
-void gradient(const cuda::on& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const saved<T>& kept,
-              const output_gradients<T>& dy, const gradients<T>& to) {
-  static_assert(storage<T> && !std::is_same_v<T, double>, "bila::gradient: on a GPU q, k, v and y are float, bila::bf16 or bila::f16");
+void gradient(const cuda::on& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+              const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
+  static_assert(storage<T> && !std::is_same_v<T, double>,
+                "bila::gradient: on a GPU q, k, v and y are float, bila::bf16 or bila::f16");
   static_assert(gapped<Mask>, "bila::gradient: on a GPU a mask must offer gaps (see bila/mask/concepts.hpp)");
   static_assert(differentiable_normaliser<Norm>, "bila::gradient: this norm has no slope() (see bila/norm/none.hpp)");
   if constexpr (gapped<Mask> && differentiable_normaliser<Norm>) {

@@ -10,7 +10,7 @@
 // permuted so that the map is the same: error 2^-21 of the terms.
 #pragma once
 
-#include <bila/backend/cuda/launch.hpp>
+#include <bila/backend/cuda/sequences.hpp>
 #include <bila/view/storage.hpp>
 
 #include <cstdint>
@@ -66,6 +66,23 @@ __device__ float2 unpack(std::uint32_t x) {
   low.bits = static_cast<std::uint16_t>(x);
   high.bits = static_cast<std::uint16_t>(x >> 16);
   return {wide(low), wide(high)};
+}
+
+/// Two neighbouring numbers, where two fit.
+template <class T>
+__device__ void store_pair(T* to, float low, float high) {
+  if constexpr (sizeof(T) == 2)
+    *reinterpret_cast<std::uint32_t*>(to) = pack<T>(low, high);
+  else
+    *reinterpret_cast<float2*>(to) = {low, high};
+}
+
+template <class T>
+__device__ float2 load_pair(const T* from) {
+  if constexpr (sizeof(T) == 2)
+    return unpack<T>(*reinterpret_cast<const std::uint32_t*>(from));
+  else
+    return *reinterpret_cast<const float2*>(from);
 }
 
 /// 8 x 8 numbers of 16 bits each, four times; lane i gives the address of row i % 8 of matrix i / 8.
@@ -135,6 +152,11 @@ struct fragments {
 
   static __device__ b_type make_b(const float (&x)[4]) { return {{pack<T>(x[0], x[1]), pack<T>(x[2], x[3])}}; }
 
+  /// The elements of one column of B, of which `from` is k = 2 t.
+  static __device__ b_type read_b(const T* from) {
+    return {{*reinterpret_cast<const std::uint32_t*>(from), *reinterpret_cast<const std::uint32_t*>(from + 8)}};
+  }
+
   static __device__ void read_a(float (&x)[8], const a_type& a) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -147,13 +169,13 @@ struct fragments {
   /// C += A B
   static __device__ void multiply(float (&c)[4], const a_type& a, const b_type& b) {
     if constexpr (std::is_same_v<T, bf16>)
-      asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                   : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                   : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+          : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
     else
-      asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                   : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                   : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+          : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
   }
 };
 
@@ -200,6 +222,7 @@ struct fragments<float> {
 
   static __device__ a_type make_a(const float (&x)[8]) { return {{x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]}}; }
   static __device__ b_type make_b(const float (&x)[4]) { return {{x[0], x[1], x[2], x[3]}}; }
+  static __device__ b_type read_b(const float* from) { return {{from[0], from[1], from[8], from[9]}}; }
   static __device__ void read_a(float (&x)[8], const a_type& a) {
 #pragma unroll
     for (int e = 0; e < 8; ++e) x[e] = a.x[e];
@@ -226,18 +249,18 @@ struct fragments<float> {
   }
 
   static __device__ void multiply_part(float (&c)[4], const std::uint32_t* a, const std::uint32_t* b) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[2]), "r"(a[1]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[2]), "r"(a[1]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
 };
 
-/// Copies 16 bytes to shared memory while the warp goes on, or writes zeros where there is nothing.
-__device__ inline void copy_async(void* to, const void* from, bool there) {
-  if (there)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from));
-  else
-    *static_cast<uint4*>(to) = uint4{0, 0, 0, 0};
+/// Copies 16 bytes to shared memory while the warp goes on, or writes zeros; `from` must be some address either way.
+__device__ inline void copy_async(void* to, const void* from, bool there = true) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0));
+}
+__device__ inline void copy_whole_async(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from));
 }
 __device__ inline void close_copies() { asm volatile("cp.async.commit_group;"); }
 template <int Open>
@@ -253,25 +276,44 @@ struct operand {
   bool fast;  // rows that can be copied 16 bytes at once
 
   __device__ rows<const T> tokens(index_t row, index_t h, index_t first, index_t count) const {
-    return head_rows(x, row, h / share, first, count > 0 ? count : 0);
+    return head_rows(x, row, share == 1 ? h : divide(h, share), first, count > 0 ? count : 0);
   }
 };
+
+/// The part of load_tokens that is seldom needed: a function of its own, so that it takes no registers from those who do not call
+/// it.
+template <int Rows, int D, int Stride, int Threads, class T>
+__device__ __noinline__ void load_tokens_one_by_one(T* to, const rows<const T> from) {
+  for (int i = static_cast<int>(threadIdx.x); i < Rows * D; i += Threads) {
+    const int r = i / D, d = i % D;
+    to[r * Stride + d] = r < from.count && d < from.width ? from(r, d) : T{};
+  }
+}
+template <int Rows, int D, int Stride, int Threads, class T>
+__device__ __noinline__ void load_some_tokens(T* to, const rows<const T> from) {
+  constexpr int vector = 16 / static_cast<int>(sizeof(T)), per_row = D / vector;
+  for (int i = static_cast<int>(threadIdx.x); i < Rows * per_row; i += Threads) {
+    const int r = i / per_row, d = i % per_row * vector;
+    const bool there = r < from.count && d < from.width;
+    copy_async(to + r * Stride + d, there ? from.data + r * from.row_stride + d : from.data, there);
+  }
+}
 
 /// Copies tokens to shared memory, Rows of D numbers `Stride` apart; what is not there becomes zero.
 template <int Rows, int D, int Stride, int Threads, class T>
 __device__ void load_tokens(T* to, const rows<const T>& from, bool fast) {
-  constexpr int vector = 16 / static_cast<int>(sizeof(T)), per_row = D / vector;
-  if (fast) {
-    for (int i = static_cast<int>(threadIdx.x); i < Rows * per_row; i += Threads) {
-      const int r = i / per_row, d = i % per_row * vector;
-      const bool there = r < from.count && d < from.width;
-      copy_async(to + r * Stride + d, from.data + r * from.row_stride + d, there);
-    }
+  constexpr int vector = 16 / static_cast<int>(sizeof(T)), per_row = D / vector, step = Threads / per_row;
+  static_assert(Threads % per_row == 0, "a thread keeps its column");
+  if (fast && Rows % step == 0 && from.count >= Rows && from.width == D) {
+    const int first = static_cast<int>(threadIdx.x) / per_row, d = static_cast<int>(threadIdx.x) % per_row * vector;
+    const T* source = from.data + first * from.row_stride + d;
+    T* const target = to + first * Stride + d;
+#pragma unroll
+    for (int r = 0; r < Rows; r += step, source += step * from.row_stride) copy_whole_async(target + r * Stride, source);
+  } else if (fast) {
+    load_some_tokens<Rows, D, Stride, Threads>(to, from);
   } else {
-    for (int i = static_cast<int>(threadIdx.x); i < Rows * D; i += Threads) {
-      const int r = i / D, d = i % D;
-      to[r * Stride + d] = r < from.count && d < from.width ? from(r, d) : T{};
-    }
+    load_tokens_one_by_one<Rows, D, Stride, Threads>(to, from);
   }
 }
 
@@ -279,8 +321,7 @@ __device__ void load_tokens(T* to, const rows<const T>& from, bool fast) {
 template <int Threads, class T>
 __device__ void load_numbers(T* to, const T* from, int n, int there) {
   constexpr int vector = 16 / static_cast<int>(sizeof(T));
-  for (int i = static_cast<int>(threadIdx.x) * vector; i < n; i += Threads * vector)
-    copy_async(to + i, from + i, i < there);
+  for (int i = static_cast<int>(threadIdx.x) * vector; i < n; i += Threads * vector) copy_async(to + i, from + i, i < there);
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES

@@ -32,9 +32,9 @@ struct alignas(16) token_weights {
 /// The gates of a call; entries and blocks are numbered as in `sequences`. Null: a mask without gaps.
 template <class Exponent>
 struct gap_table {
-  token_weights* weights;            // of each token
-  both_ways<Exponent>* sums;         // of the gaps from the block's first token on, per token
-  both_ways<Exponent>* block_sums;   // over a block and the gap before it, or after it
+  token_weights* weights;           // of each token
+  both_ways<Exponent>* sums;        // of the gaps from the block's first token on, per token
+  both_ways<Exponent>* block_sums;  // over a block and the gap before it, or after it
 };
 
 /// Log decays of the gaps at a sequence's ends, through which initial states enter, [n, H, 1, 1]; null: none.
@@ -89,8 +89,7 @@ BILA_KERNEL void weigh_gaps(const sequences s, const index_t H, const index_t bl
     const place at = s.find(number < blocks ? number : blocks - 1, H, block);
     const index_t t = at.unit * block + lane, count = s.tokens(at.n);
     const auto forward_gap = [&](index_t u) {
-      return static_cast<Exponent>(u == 0 ? border_gaps::at(borders.before, at.n, at.h)
-                                          : gap_of(s, mask, !swapped, at.n, at.h, u));
+      return static_cast<Exponent>(u == 0 ? border_gaps::at(borders.before, at.n, at.h) : gap_of(s, mask, !swapped, at.n, at.h, u));
     };
     const auto backward_gap = [&](index_t u) {
       return static_cast<Exponent>(u == count ? border_gaps::at(borders.after, at.n, at.h)

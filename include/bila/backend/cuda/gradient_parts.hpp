@@ -7,7 +7,7 @@
 namespace bila::inline v0_1::cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-inline constexpr int lanes_per_token = 8;
+inline constexpr int lanes_per_token = 8, tokens_per_group = 4;
 
 /// Sum over the lanes of a token.
 __device__ inline float sum_of_token(float x) {
@@ -47,46 +47,52 @@ struct norm_call {
 template <class T, class Norm>
 BILA_KERNEL void pass_norm(const __grid_constant__ norm_call<T> c, const __grid_constant__ Norm norm, const index_t tokens) {
   const int lane = static_cast<int>(threadIdx.x) % lanes_per_token;
-  for (index_t number = thread_number() / lanes_per_token; number < tokens; number += threads_in_grid() / lanes_per_token) {
-    const token_place at(c.s, c.H, number);
-    const index_t row = c.s.row(at.n), token = c.s.first(at.n) + at.t;
-    const int width = at.there ? static_cast<int>(c.dy.features()) : 0;
-    float product = 0;
-    const auto each = [&](const auto& work) {
-      if (c.fast)
-        for (int d = lane * 8; d < width; d += 8 * lanes_per_token) {
-          float y[8], dy[8];
-          reinterpret_cast<const eight<T>*>(&c.y(row, at.h, token, d))->read(y);
-          reinterpret_cast<const eight<T>*>(&c.dy(row, at.h, token, d))->read(dy);
-          work(d, y, dy, 8);
-        }
-      else
-        for (int d = lane; d < width; d += lanes_per_token) {
-          const float y[8] = {wide(c.y(row, at.h, token, d))}, dy[8] = {wide(c.dy(row, at.h, token, d))};
-          work(d, y, dy, 1);
-        }
-    };
-    each([&](int, const float (&y)[8], const float (&dy)[8], int count) {
+  const index_t step = threads_in_grid() / lanes_per_token * tokens_per_group;
+  for (index_t first = thread_number() / lanes_per_token * tokens_per_group; first < tokens; first += step) {
+    const token_place start(c.s, c.H, first);  // of tokens in one block
+    const index_t row = c.s.row(start.n), count = c.s.tokens(start.n);
+#pragma unroll 2
+    for (int i = 0; i < tokens_per_group; ++i) {
+      const bool there = start.t + i < count;
+      const index_t token = c.s.first(start.n) + start.t + i;
+      const int width = there ? static_cast<int>(c.dy.features()) : 0;
+      float product = 0;
+      const auto each = [&](const auto& work) {
+        if (c.fast)
+          for (int d = lane * 8; d < width; d += 8 * lanes_per_token) {
+            float y[8], dy[8];
+            reinterpret_cast<const eight<T>*>(&c.y(row, start.h, token, d))->read(y);
+            reinterpret_cast<const eight<T>*>(&c.dy(row, start.h, token, d))->read(dy);
+            work(d, y, dy, 8);
+          }
+        else
+          for (int d = lane; d < width; d += lanes_per_token) {
+            const float y[8] = {wide(c.y(row, start.h, token, d))}, dy[8] = {wide(c.dy(row, start.h, token, d))};
+            work(d, y, dy, 1);
+          }
+      };
+      each([&](int, const float(&y)[8], const float(&dy)[8], int n) {
 #pragma unroll
-      for (int e = 0; e < 8; ++e)
-        if (e < count) product += y[e] * dy[e];
-    });
-    product = sum_of_token(product);
-    const float Z = at.there && c.row_sum.data != nullptr ? c.row_sum(row, at.h, token, 0) : 1.0f;
-    const auto slope = norm.slope(Z, c.scale, product);
-    each([&](int d, const float (&)[8], const float (&dy)[8], int count) {
-      if (count == 8) {
-        float dN[8];
+        for (int e = 0; e < 8; ++e)
+          if (e < n) product += y[e] * dy[e];
+      });
+      product = sum_of_token(product);
+      const float Z = there && c.row_sum.data != nullptr ? c.row_sum(row, start.h, token, 0) : 1.0f;
+      const auto slope = norm.slope(Z, c.scale, product);
+      each([&](int d, const float(&)[8], const float(&dy)[8], int n) {
+        if (n == 8) {
+          float dN[8];
 #pragma unroll
-        for (int e = 0; e < 8; ++e) dN[e] = slope.numerator * dy[e];
-        reinterpret_cast<eight<T>*>(&c.dN(row, at.h, token, d))->write(dN);
-      } else {
-        c.dN(row, at.h, token, d) = narrow<T>(slope.numerator * dy[0]);
+          for (int e = 0; e < 8; ++e) dN[e] = slope.numerator * dy[e];
+          reinterpret_cast<eight<T>*>(&c.dN(row, start.h, token, d))->write(dN);
+        } else {
+          c.dN(row, start.h, token, d) = narrow<T>(slope.numerator * dy[0]);
+        }
+      });
+      if (lane == 0) {
+        c.dZ[first + i] = there ? slope.row_sum : 0.0f;
+        if (c.scales != nullptr) c.scales[first + i] = there ? slope.scale : 0.0f;
       }
-    });
-    if (lane == 0) {
-      c.dZ[at.entry] = at.there ? slope.row_sum : 0.0f;
-      if (c.scales != nullptr) c.scales[at.entry] = at.there ? slope.scale : 0.0f;
     }
   }
 }
@@ -134,8 +140,8 @@ BILA_KERNEL void add_up(const float* const x, const index_t n, double* const to)
 /// The pairs that jump over a whole chunk: total <state that enters it, adjoint of the state that leaves it>, both ways.
 template <class T, int D>
 BILA_KERNEL void weigh_jumps(const sequences s, const index_t H, const index_t chunk, const state_table<T> states,
-                             const state_table<T> adjoints, const token_weights* const weights,
-                             const token_weights* const swapped, float* const jumps, const index_t chunks) {
+                             const state_table<T> adjoints, const token_weights* const weights, const token_weights* const swapped,
+                             float* const jumps, const index_t chunks) {
   for (index_t number = blockIdx.x; number < chunks; number += gridDim.x) {
     const place at = s.find(number, H, chunk);
     const index_t first = at.unit * chunk, count = s.tokens(at.n), behind = first + chunk;
@@ -219,11 +225,13 @@ BILA_KERNEL void spread_gaps(const sequences s, const index_t H, const index_t c
 
 /// A mask whose parameter's gradient a kernel can form.
 template <class Mask>
-concept pulls_back_tokens = Mask::gaps == gap::per_token && requires(const Mask& mask, index_t t, double (*f)(index_t)) {
+concept pulls_back_tokens = Mask::gaps == gap::per_token&& requires(const Mask& mask, index_t t, double (*f)(index_t)) {
   mask.gradient_of(t, t, f, f);
 };
 template <class Mask>
-concept pulls_back_heads = Mask::gaps == gap::per_head && requires(const Mask& mask, double sum) { mask.gradient_of(sum, sum); };
+concept pulls_back_heads = Mask::gaps == gap::per_head&& requires(const Mask& mask, double sum) {
+  mask.gradient_of(sum, sum);
+};
 
 /// The gradient by gap u of a sequence; a decay of exactly zero passes nothing, nor does a border.
 template <class Mask>
@@ -233,8 +241,8 @@ __device__ double live_gap(const sequences& s, const Mask& mask, const float* ga
 }
 
 template <class Mask>
-BILA_KERNEL void write_gap_gradients(const sequences s, const index_t H, const __grid_constant__ Mask mask, const gap_gradients from,
-                                     const border_gaps borders, const tensor_view<float> log_forward,
+BILA_KERNEL void write_gap_gradients(const sequences s, const index_t H, const __grid_constant__ Mask mask,
+                                     const gap_gradients from, const border_gaps borders, const tensor_view<float> log_forward,
                                      const tensor_view<float> log_backward, const tensor_view<float> log_decay,
                                      const tensor_view<float> before, const tensor_view<float> after, const index_t tokens) {
   for (index_t number = thread_number(); number < tokens; number += threads_in_grid()) {
@@ -251,8 +259,7 @@ BILA_KERNEL void write_gap_gradients(const sequences s, const index_t H, const _
         log_decay(row, at.h, token, 0) = static_cast<float>(mask.gradient_of(at.t, s.tokens(at.n), forward, backward));
     if (at.t > 0) continue;
     const float* const ends = from.borders + 2 * (at.n * H + at.h);
-    if (before.data != nullptr)
-      before(at.n, at.h, 0, 0) = exp(border_gaps::at(borders.before, at.n, at.h)) == 0 ? 0 : ends[0];
+    if (before.data != nullptr) before(at.n, at.h, 0, 0) = exp(border_gaps::at(borders.before, at.n, at.h)) == 0 ? 0 : ends[0];
     if (after.data != nullptr) after(at.n, at.h, 0, 0) = exp(border_gaps::at(borders.after, at.n, at.h)) == 0 ? 0 : ends[1];
   }
 }

@@ -57,9 +57,11 @@ index_t longest(const inputs<T>& in, const geometry& size) {
   return result;
 }
 
-/// What a form does for these inputs. `has_states`: some state is given or asked for; `of_gaps`: the gradient of the gaps is.
+/// What a form does for these inputs. `has_states`: some state is given or asked for; `back`: the gradient is; `of_gaps`: the
+/// gaps' too.
 template <class Tiles, class Mask, class Form, class T>
-working work_of(const Form& form, const inputs<T>& in, const geometry& size, bool has_states, bool of_gaps = false) {
+working work_of(const Form& form, const inputs<T>& in, const geometry& size, bool has_states, bool back = false,
+                bool of_gaps = false) {
   const bool alike = Mask::gaps == gap::none && in.direction == direction::both && in.diagonal == 1 && !has_states && !of_gaps;
   if constexpr (std::is_same_v<Form, form::full>) {
     return {way_of_working::full, 0};
@@ -69,8 +71,8 @@ working work_of(const Form& form, const inputs<T>& in, const geometry& size, boo
     return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::chunks, chunk_of(form.size)};
   } else {
     const index_t L = (std::max)(longest(in, size), size.Lk), D = (std::max)(size.Dk, size.Dv);
-    if (!has_states && L < Tiles::shortest_linear(D)) return {way_of_working::full, 0};
-    return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::chunks, Tiles::chunk};
+    if (!has_states && L < Tiles::shortest_linear(D, back)) return {way_of_working::full, 0};
+    return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::chunks, Tiles::chunk(L, back)};
   }
 }
 
@@ -97,8 +99,7 @@ sequence_plan plan_sequences(const inputs<T>& in, const geometry& size, workspac
   const index_t count = in.offsets.empty() ? size.B : pieces.count();
   sequence_plan plan{{nullptr, count, size.L, !in.offsets.empty()}, 0};
   if (in.offsets.empty() && in.lengths.empty()) return plan;
-  for (index_t n = 0; n < count; ++n)
-    plan.blocks += ((in.offsets.empty() ? pieces(n, 0) : pieces(0, n)).count + block - 1) / block;
+  for (index_t n = 0; n < count; ++n) plan.blocks += ((in.offsets.empty() ? pieces(n, 0) : pieces(0, n)).count + block - 1) / block;
   plan.on_device.table = memory.template take<index_t>(3 * (count + 1));
   return plan;
 }
@@ -143,7 +144,7 @@ void launch_scan(launcher& launch, const scan_call<T>& call) {
 
 template <int D, class Tiles, class Finish, class T>
 void launch_product(launcher& launch, const sequence_plan& s, const product_call<T>& call, const Finish& finish) {
-  using memory = product_memory<T, D, Tiles>;
+  using memory = product_memory<T, D, Tiles, Finish::learns>;
   const index_t tasks = s.units(memory::rows) * call.H;
   launch("multiply", multiply<T, D, Tiles, Finish>, tasks, memory::threads, sizeof(memory), call, finish, tasks);
 }

@@ -30,9 +30,8 @@ struct sweep_call {
 /// A float state multiplied by 1 - 2^-24 at every token drifts, so the decay is held back in double and the state settled when it
 /// falls below one half: the state is held times what the registers have.
 template <class T, int D, class Mask, class Norm>
-BILA_KERNEL void __launch_bounds__(288)
-    sweep(const __grid_constant__ sweep_call<T> c, const __grid_constant__ Mask mask, const __grid_constant__ Norm norm,
-          const index_t slices, const index_t tasks) {
+BILA_KERNEL void __launch_bounds__(288) sweep(const __grid_constant__ sweep_call<T> c, const __grid_constant__ Mask mask,
+                                              const __grid_constant__ Norm norm, const index_t slices, const index_t tasks) {
   constexpr int columns = 32, parts = 8, per_lane = D / parts;
   __shared__ float q[block][D], k[block][D], v[block][columns + 1], N[block][columns + 1];
   __shared__ double decay[block];
@@ -81,8 +80,9 @@ BILA_KERNEL void __launch_bounds__(288)
       if (threadIdx.x < there) {
         const index_t t = first + threadIdx.x;
         v[threadIdx.x][columns] = 1;
-        const double log = c.forward ? (t == 0 ? border_gaps::at(c.borders.before, n, h) : gap_of(c.s, mask, true, n, h, t))
-                                     : (t + 1 == count ? border_gaps::at(c.borders.after, n, h) : gap_of(c.s, mask, false, n, h, t + 1));
+        const double log = c.forward
+                               ? (t == 0 ? border_gaps::at(c.borders.before, n, h) : gap_of(c.s, mask, true, n, h, t))
+                               : (t + 1 == count ? border_gaps::at(c.borders.after, n, h) : gap_of(c.s, mask, false, n, h, t + 1));
         decay[threadIdx.x] = exp(log);
       }
       __syncthreads();

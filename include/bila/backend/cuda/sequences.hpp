@@ -10,6 +10,12 @@ inline namespace BILA_CUDA_ARCHITECTURES {
 
 inline constexpr int block = 16;  // tokens of a block: the rows of one matrix instruction, and where gates are weighed
 
+/// a / b; a division of 64 bits takes as long as a hundred other instructions, and few calls need one.
+__device__ inline index_t divide(index_t a, index_t b) {
+  if (((a | b) >> 32) == 0) return static_cast<index_t>(static_cast<unsigned>(a) / static_cast<unsigned>(b));
+  return a / b;
+}
+
 /// A head's share of a piece of work.
 struct place {
   index_t n, h, unit;  // sequence, head, and which piece of its tokens
@@ -27,8 +33,8 @@ struct sequences {
   __device__ index_t tokens(index_t n) const { return table != nullptr ? table[3 * n + 1] : L; }
 
   __device__ index_t first_unit(index_t n, index_t size) const {
-    if (table == nullptr) return n * ((L + size - 1) / size);
-    return table[3 * n + 2] * block / size + n;
+    if (table == nullptr) return n * divide(L + size - 1, size);
+    return divide(table[3 * n + 2] * block, size) + n;
   }
 
   __device__ index_t units(index_t n, index_t size) const { return first_unit(n + 1, size) - first_unit(n, size); }
@@ -41,15 +47,16 @@ struct sequences {
   __device__ place find(index_t number, index_t H, index_t size) const {
     index_t low = 0, high = count;  // first_unit(low) H <= number < first_unit(high) H
     if (table == nullptr) {
-      low = number / (H * ((L + size - 1) / size));
+      const index_t each = divide(L + size - 1, size), head = divide(number, each), n = divide(head, H);
+      return {n, head - n * H, number - head * each};
     } else {
       while (high - low > 1) {
         const index_t middle = (low + high) / 2;
         (first_unit(middle, size) * H <= number ? low : high) = middle;
       }
     }
-    const index_t rest = number - first_unit(low, size) * H, each = units(low, size);
-    return {low, rest / each, rest % each};
+    const index_t rest = number - first_unit(low, size) * H, each = units(low, size), h = divide(rest, each);
+    return {low, h, rest - h * each};
   }
 
   /// Where a head's tokens begin in arrays with an entry per token, whole blocks of them.

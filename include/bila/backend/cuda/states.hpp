@@ -4,7 +4,8 @@
 //     forward:   H_n+1 = total H_n + sum_j write_j k_j [v_j, c_j],   backward: the same from the other end (math 2.4)
 //
 // A state is stored in the tensors' type, because it is an operand of a product, and divided by a power of two >= the sum of its
-// weights: it is an average of k v, which f16 can hold whenever it holds k and v. Its row sums z stay float. The scan runs in float.
+// weights: it is an average of k v, which f16 can hold whenever it holds k and v. Its row sums z stay float. The scan runs in
+// float.
 #pragma once
 
 #include <bila/backend/cuda/fragment.hpp>
@@ -34,7 +35,34 @@ struct summary_call {
   state_table<T> to;
 };
 
-__device__ inline float power_of_two_from(float x) { return exp2f(ceilf(log2f(x < 1 ? 1 : x))); }
+/// What a block of threads sums up, worked out once by one of them.
+template <class T>
+struct summary_task {
+  index_t number, entry;  // of the chunk, of its first token
+  const T *k, *v;         // first token, and feature of k
+  int count, first_feature;
+
+  __device__ void locate(const summary_call<T>& c, index_t task, int slices, int slice) {
+    number = slices == 1 ? task : divide(task, slices);
+    first_feature = static_cast<int>(task - number * slices) * slice;
+    const place at = c.s.find(number, c.H, c.chunk);
+    const index_t first = at.unit * c.chunk, left = c.s.tokens(at.n) - first;
+    count = left <= 0 ? 0 : static_cast<int>(left < c.chunk ? left : c.chunk);
+    if (count == 0) return;
+    const index_t row = c.s.row(at.n), token = c.s.first(at.n) + first;
+    entry = c.s.first_entry(at.n, at.h, c.H) + first;
+    k = c.k.tokens(row, at.h, token, count).data + first_feature * c.k.x.strides[3];
+    v = c.v.tokens(row, at.h, token, count).data;
+  }
+};
+
+/// The least power of two >= x, for finite x >= 1; 1 below.
+__device__ inline float power_of_two_from(float x) {
+  return x <= 1 ? 1 : __uint_as_float((__float_as_uint(x) + 0x7fffffu) & 0x7f800000u);
+}
+
+/// 1 / x of a power of two.
+__device__ inline float inverse_of_power(float x) { return __uint_as_float(0x7f000000u - __float_as_uint(x)); }
 
 /// The two halves of a number that is stored in T, for a product that shall see all of it.
 template <class T>
@@ -50,7 +78,8 @@ struct summary_memory {
   static constexpr int k_stride = slice + pad, v_stride = D + pad;
   static constexpr int stage = Tile.panel * (k_stride + v_stride);  // numbers
   static constexpr std::size_t bytes(index_t chunk) {
-    return sizeof(T) * static_cast<std::size_t>(stage * Tile.stages) + 3 * sizeof(float) * static_cast<std::size_t>(chunk);
+    return sizeof(T) * static_cast<std::size_t>(stage * Tile.stages) +
+           (2 * sizeof(float) + 4 * sizeof(T)) * static_cast<std::size_t>(chunk);
   }
 };
 
@@ -65,21 +94,21 @@ BILA_KERNEL void __launch_bounds__(256, summary_memory<T, D, Tiles>::Tile.per_sm
   extern __shared__ __align__(16) unsigned char bila_shared[];
   T* const stages = reinterpret_cast<T*>(bila_shared);
   float* const w_forward = reinterpret_cast<float*>(stages + memory::stage * Tile.stages);  // (chunk)
-  float* const w_backward = w_forward + c.chunk;                                             // (chunk)
-  float* const ones = w_backward + c.chunk;                                                  // (chunk) c_j
+  float* const w_backward = w_forward + c.chunk;                                            // (chunk)
+  T* const columns = reinterpret_cast<T*>(w_backward + c.chunk);  // (4, chunk) w_j c_j in two parts, forward and backward
+  __shared__ summary_task<T> here;
   const int warp = static_cast<int>(threadIdx.x) / 32, way = warp / 4, m = warp % 4 * block;
   const lane_place lane;
 
   for (index_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-    const index_t number = task / slices;
-    const int first_feature = static_cast<int>(task % slices) * memory::slice;
-    const place at = c.s.find(number, c.H, c.chunk);
-    const index_t first = at.unit * c.chunk, left = c.s.tokens(at.n) - first;
-    if (left <= 0) continue;
-    const int count = static_cast<int>(left < c.chunk ? left : c.chunk);
-    const index_t row = c.s.row(at.n), token = c.s.first(at.n) + first;
-    const rows<const T> k = c.k.tokens(row, at.h, token, count).columns(first_feature, c.k.x.features() - first_feature);
-    const rows<const T> v = c.v.tokens(row, at.h, token, count);
+    __syncthreads();
+    if (threadIdx.x == 0) here.locate(c, task, slices, memory::slice);
+    __syncthreads();
+    if (here.count == 0) continue;
+    const int count = here.count, first_feature = here.first_feature;
+    const index_t number = here.number, entry = here.entry;
+    const rows<const T> k{here.k, count, c.k.x.features() - first_feature, c.k.x.strides[2], c.k.x.strides[3]};
+    const rows<const T> v{here.v, count, c.v.x.features(), c.v.x.strides[2], c.v.x.strides[3]};
     const auto load = [&](int step) {
       T* const to = stages + step % Tile.stages * memory::stage;
       const int from = step * panel;
@@ -94,24 +123,28 @@ BILA_KERNEL void __launch_bounds__(256, summary_memory<T, D, Tiles>::Tile.per_sm
 
     // The weights of the chunk's tokens: of the block, times what lies between it and the chunk's end.
     const int blocks = (count + block - 1) / block;
-    const index_t entry = c.s.first_entry(at.n, at.h, c.H) + first;
     if (c.gaps.weights != nullptr) {
+      // A warp for either way adds up what lies between each block and the chunk's end, 32 blocks at a time.
       const auto* const sums = c.gaps.block_sums + entry / block;
-      if (threadIdx.x == 0) {
-        double between = 0;
-        for (int j = blocks - 1; j >= 0; --j) {
-          w_forward[j * block] = static_cast<float>(exp(between));
-          between += sums[j].forward;
+      const int me = static_cast<int>(threadIdx.x) % 32;
+      if (warp == 0 || warp == 4) {
+        exponent<T> so_far = 0;
+        for (int from = 0; from < blocks; from += 32) {
+          const int j = way == 0 ? blocks - 1 - from - me : from + me;
+          const bool there = from + me < blocks;
+          const exponent<T> own = !there ? exponent<T>(0) : way == 0 ? sums[j].forward : sums[j].backward;
+          exponent<T> up_to = own;
+#pragma unroll
+          for (int reach = 1; reach < 32; reach *= 2) {
+            const exponent<T> before = __shfl_up_sync(0xffffffffu, up_to, reach);
+            if (me >= reach) up_to += before;
+          }
+          exponent<T> between = __shfl_up_sync(0xffffffffu, up_to, 1);
+          if (me == 0) between = 0;
+          if (there) (way == 0 ? w_forward : w_backward)[j * block] = static_cast<float>(exp(so_far + between));
+          so_far += __shfl_sync(0xffffffffu, up_to, 31);
         }
-        if (first_feature == 0) c.to.total[2 * number] = exp(between);
-      }
-      if (threadIdx.x == 128) {
-        double between = 0;
-        for (int j = 0; j < blocks; ++j) {
-          w_backward[j * block] = static_cast<float>(exp(between));
-          between += sums[j].backward;
-        }
-        if (first_feature == 0) c.to.total[2 * number + 1] = exp(between);
+        if (first_feature == 0 && me == 0) c.to.total[2 * number + way] = static_cast<double>(exp(so_far));
       }
     } else if (threadIdx.x < 2 && first_feature == 0) {
       c.to.total[2 * number + threadIdx.x] = 1;
@@ -125,7 +158,12 @@ BILA_KERNEL void __launch_bounds__(256, summary_memory<T, D, Tiles>::Tile.per_sm
         forward = w.write_forward * w_forward[j / block * block];
         backward = w.write_backward * w_backward[j / block * block];
       }
-      ones[j] = !there ? 0.0f : c.c == nullptr ? 1.0f : c.c[entry + j];
+      const float own = !there ? 0.0f : c.c == nullptr ? 1.0f : c.c[entry + j];
+      const float by_forward = forward * own, by_backward = backward * own;
+      columns[j] = narrow<T>(by_forward);
+      columns[c.chunk + j] = narrow<T>(by_forward - wide(columns[j]));
+      columns[2 * c.chunk + j] = narrow<T>(by_backward);
+      columns[3 * c.chunk + j] = narrow<T>(by_backward - wide(columns[2 * c.chunk + j]));
       __syncwarp();  // all of a block's tokens have read its factor
       w_forward[j] = forward;
       w_backward[j] = backward;
@@ -145,20 +183,19 @@ BILA_KERNEL void __launch_bounds__(256, summary_memory<T, D, Tiles>::Tile.per_sm
           const int t = step * panel + j + 2 * lane.t;
           const typename F::a_type a = F::template load_a_transposed<memory::k_stride>(ks + j * memory::k_stride + m);
           if (way == 0) {  // the row sums of both ways, of k as it is: columns 0 and 1 forward, 2 and 3 backward
-            float b[4];
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              const int u = t + e % 2 + e / 2 * 8;
-              const float x = (lane.g < 2 ? w_forward[u] : w_backward[u]) * ones[u], high = high_part<T>(x);
-              b[e] = lane.g > 3 ? 0 : lane.g % 2 == 0 ? high : x - high;
-            }
-            F::multiply(z, a, F::make_b(b));
+            typename F::b_type b{};
+            if (lane.g < 4) b = F::read_b(columns + lane.g * c.chunk + t);
+            F::multiply(z, a, b);
           }
           const float* const w = way == 0 ? w_forward : w_backward;
           float x[8];
           F::read_a(x, a);
 #pragma unroll
-          for (int e = 0; e < 8; ++e) x[e] *= w[t + e % 2 + e / 4 * 8];
+          for (int e = 0; e < 8; e += 2) {
+            const float2 two = *reinterpret_cast<const float2*>(w + t + e / 4 * 8);
+            x[e] *= two.x;
+            x[e + 1] *= two.y;
+          }
           const typename F::a_type weighted = F::make_a(x);
 #pragma unroll
           for (int n = 0; n < D / 16; ++n) {
@@ -181,13 +218,14 @@ BILA_KERNEL void __launch_bounds__(256, summary_memory<T, D, Tiles>::Tile.per_sm
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) weights += __shfl_xor_sync(0xffffffffu, weights, step);
     if (m < memory::slice) {
-      const float per_unit = 1 / power_of_two_from(weights);
+      const float per_unit = inverse_of_power(power_of_two_from(weights));
       const int feature = first_feature + m + lane.g;
       T* const to = c.to.S + ((2 * number + way) * D + feature) * D + 2 * lane.t;
 #pragma unroll
       for (int n = 0; n < D / 8; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) to[e / 2 * 8 * D + n * 8 + e % 2] = narrow<T>(S[n][e] * per_unit);
+        for (int half = 0; half < 2; ++half)
+          store_pair(to + half * 8 * D + n * 8, S[n][2 * half] * per_unit, S[n][2 * half + 1] * per_unit);
       if (way == 0 && lane.t < 2) {
         float* const sums = c.to.z + (2 * number + lane.t) * D + feature;
         sums[0] = z[0] + z[1];
@@ -277,7 +315,7 @@ BILA_KERNEL void __launch_bounds__(128) scan_chunks(const __grid_constant__ scan
                         const int first, const auto& initial, const auto& final) {
     using P = std::remove_pointer_t<std::remove_const_t<decltype(numbers)>>;
     const bool is_S = per_state == D * D;
-    const index_t first_chunk = c.s.number({n, h, 0}, c.H, c.chunk), chunks = (c.s.tokens(n) + c.chunk - 1) / c.chunk;
+    const index_t first_chunk = c.s.number({n, h, 0}, c.H, c.chunk), chunks = divide(c.s.tokens(n) + c.chunk - 1, c.chunk);
     float run[8] = {}, weight = 0;
     if (initial.data != nullptr) {
       weight = c.initial_weight[way] != nullptr ? c.initial_weight[way][n * c.H + h] : 1.0f;
@@ -303,11 +341,11 @@ BILA_KERNEL void __launch_bounds__(128) scan_chunks(const __grid_constant__ scan
 #pragma unroll
       for (int a = 0; a < ahead; ++a)
         if (m + a < chunks) {
-          const float unit = power_of_two_from(weight);
+          const float unit = power_of_two_from(weight), per_unit = inverse_of_power(unit);
           if (!c.one_state) {
             float entering[8];
 #pragma unroll
-            for (int e = 0; e < 8; ++e) entering[e] = is_S ? run[e] / unit : run[e];
+            for (int e = 0; e < 8; ++e) entering[e] = is_S ? run[e] * per_unit : run[e];
             reinterpret_cast<eight<P>*>(numbers + at(m + a) * per_state + first)->write(entering);
             if (is_S && first == 0) c.states.unit[at(m + a)] = unit;
           }
@@ -323,7 +361,7 @@ BILA_KERNEL void __launch_bounds__(128) scan_chunks(const __grid_constant__ scan
       const float unit = power_of_two_from(weight);
       float whole[8];
 #pragma unroll
-      for (int e = 0; e < 8; ++e) whole[e] = is_S ? run[e] / unit : run[e];
+      for (int e = 0; e < 8; ++e) whole[e] = is_S ? run[e] * inverse_of_power(unit) : run[e];
       reinterpret_cast<eight<P>*>(numbers + at(0) * per_state + first)->write(whole);
       if (is_S && first == 0) c.states.unit[at(0)] = unit;
     }
@@ -336,8 +374,8 @@ BILA_KERNEL void __launch_bounds__(128) scan_chunks(const __grid_constant__ scan
   };
   for (index_t task = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; task < tasks;
        task += static_cast<index_t>(gridDim.x) * blockDim.x) {
-    const int item = static_cast<int>(task % per_way), way = static_cast<int>(task / per_way % ways);
-    const index_t h = task / per_way / ways % c.H, n = task / per_way / ways / c.H;
+    const index_t both = divide(task, per_way), head = ways == 1 ? both : both / 2, n = divide(head, c.H), h = head - n * c.H;
+    const int item = static_cast<int>(task - both * per_way), way = ways == 1 ? 0 : static_cast<int>(both % 2);
     if (item < of_S)
       scan(c.states.S, index_t{D} * D, n, h, way, item * 8, c.initial[way].S, c.final[way].S);
     else

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tile choices, as data: what was measured best on an H200 (bench/cuda/NOTES.md). Another type with the same members can be given to
-// attend and gradient in its place.
+// Tile choices, as data: what was measured best on an H200 (bench/cuda/NOTES.md). Another type with the same members can be given
+// to attend and gradient in its place.
 #pragma once
 
 #include <bila/backend/cuda/launch.hpp>
 
 namespace bila::inline v0_1::cuda {
 
-/// Of the kernel that multiplies: each warp has 16 rows. panel: keys in shared memory at a time, a multiple of the rows and a divisor
-/// of 128; stages: panels in flight; per_sm: blocks that shall fit a multiprocessor.
+/// Of the kernel that multiplies: each warp has 16 rows. panel: keys in shared memory at a time, a multiple of the rows and a
+/// divisor of 128; stages: panels in flight; per_sm: blocks that shall fit a multiprocessor.
 struct product_tile {
   int warps, panel, stages, per_sm;
 };
@@ -25,17 +25,17 @@ struct tuned {
   /// For head sizes rounded up to D, of numbers of so many bytes.
   static constexpr product_tile product(int bytes, int D) {
     if (bytes == 4) return D <= 64 ? product_tile{8, 128, 1, 1} : D == 128 ? product_tile{4, 64, 1, 1} : product_tile{2, 32, 1, 1};
-    return D <= 64 ? product_tile{8, 128, 2, 2} : D == 128 ? product_tile{8, 128, 1, 2} : product_tile{4, 64, 1, 2};
+    return D <= 64 ? product_tile{8, 128, 1, 2} : D == 128 ? product_tile{8, 128, 1, 2} : product_tile{4, 64, 1, 2};
   }
 
   static constexpr summary_tile summary(int bytes, int D) {
     if (bytes == 4) return D <= 64 ? summary_tile{64, 2, 2} : D == 128 ? summary_tile{64, 1, 1} : summary_tile{32, 1, 1};
-    return D <= 64 ? summary_tile{64, 3, 3} : D == 128 ? summary_tile{64, 2, 2} : summary_tile{64, 1, 1};
+    return D <= 64 ? summary_tile{128, 1, 4} : D == 128 ? summary_tile{64, 2, 2} : summary_tile{64, 1, 1};
   }
 
-  /// What `automatic` takes: full below, else chunks of so many tokens.
-  static constexpr index_t shortest_linear(index_t) { return 400; }
-  static constexpr index_t chunk = 256;
+  /// What `automatic` takes: full below so many tokens, else chunks of so many; back: for the gradient.
+  static constexpr index_t shortest_linear(index_t, bool back) { return back ? 400 : 640; }
+  static constexpr index_t chunk(index_t L, bool back) { return L > 16384 && !back ? 256 : 128; }
 };
 
 }  // namespace bila::inline v0_1::cuda
