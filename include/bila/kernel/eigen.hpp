@@ -203,6 +203,7 @@ struct packets {
     const index_t rows = width > 1 ? k.rows / width * width : 0;
     for (index_t j = 0; j < rows; j += width)
       for (index_t d = 0; d < k.columns; d += width) transpose_square<packet<Real>>(kt, k, j, d);
+    if (rows == k.rows) return;
     for (index_t d = 0; d < k.columns; ++d) {
       for (index_t j = rows; j < k.rows; ++j) kt.row(d)[j] = k.row(j)[d];
       for (index_t j = k.rows; j < kernel::round_up(k.rows, width); ++j) kt.row(d)[j] = 0;
@@ -398,7 +399,7 @@ struct packets {
 
  private:
   // Four arrays of 32 tokens are 512 lines at D = 64, a sweep over them 24 to 40 register tiles.
-  static constexpr int lines_per_tile = 16;
+  static constexpr index_t lines_per_tile = 16;
 
   // Two tokens' values and sums and the state's row: five registers a packet.
   static constexpr int step_packets = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 4 : 2;
