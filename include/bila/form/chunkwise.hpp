@@ -106,11 +106,8 @@ struct chunkwise {
 
       kernel::ahead next;
       if (step + 1 < chunks) {
-        const index_t then = first + (forwards ? step + 1 : chunks - 2 - step) * C, count = (std::min)(C, last - then);
-        next.want(x.q.slice(then, count));
-        next.want(x.k.slice(then, count));
-        next.want(x.v.slice(then, count));
-        next.want(x.y.slice(then, count));
+        const index_t then = first + (forwards ? step + 1 : chunks - 2 - step) * C;
+        want_tokens(next, x, then, (std::min)(C, last - then));
       }
       const bool inner = at > 0 && at + n < L;
       if (Mask::gaps == gap::per_token || !inner || !scanned_inner || n != scanned) {

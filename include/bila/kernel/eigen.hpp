@@ -140,16 +140,16 @@ struct packets {
 
   template <class Real>
   static BILA_NOINLINE void steps(tile<Real> N, Real* z, const Real* r, operand<Real> q, tile<Real> S, Real* s, const Real* g,
-                                  const Real* w, operand<Real> k, operand<Real> v, tile<Real> weighted) {
+                                  const Real* w, operand<Real> k, operand<Real> v, tile<Real> weighted, ahead* next = nullptr) {
     constexpr index_t width = lanes<Real>;
     for (index_t i = 0; i < N.rows; ++i)
       for (index_t c = 0; c < k.columns; c += width)
         simd::pstoreu(weighted.row(i) + c, simd::pmul(simd::pset1<packet<Real>>(w[i]), simd::ploadu<packet<Real>>(k.row(i) + c)));
     const index_t columns = kernel::round_up(S.columns, width);
     index_t d = 0;
-    for (; d + step_packets * width <= columns; d += step_packets * width)
-      step_columns<step_packets, packet<Real>>(N, r, q, S, d, g, operand<Real>(weighted), v);
-    for (; d < columns; d += width) step_columns<1, packet<Real>>(N, r, q, S, d, g, operand<Real>(weighted), v);
+    for (; d + 2 * width <= columns; d += 2 * width)
+      step_columns<step_most, 2, packet<Real>>(N, r, q, S, d, g, operand<Real>(weighted), v, next);
+    if (d < columns) step_columns<step_most, 1, packet<Real>>(N, r, q, S, d, g, operand<Real>(weighted), v, next);
     if (z == nullptr) return;
     for (index_t i = 0; i < N.rows; ++i) {
       const packet<Real> decay = simd::pset1<packet<Real>>(g[i]);
@@ -401,8 +401,8 @@ struct packets {
   // Four arrays of 32 tokens are 512 lines at D = 64, a sweep over them 24 to 40 register tiles.
   static constexpr index_t lines_per_tile = 16;
 
-  // Two tokens' values and sums and the state's row: five registers a packet.
-  static constexpr int step_packets = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 4 : 2;
+  // A token's values and sums and the state's row, two packets each, and the factors: 20 registers, or 12.
+  static constexpr int step_most = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 4 : 2;
 
   template <class Real>
   static BILA_ALWAYS_INLINE packet<Real> weight(const tile<const Real>& M, index_t j, index_t i) {

@@ -87,7 +87,7 @@ struct reference {
 
   template <class Real>
   static void steps(tile<Real> N, Real* z, const Real* r, operand<Real> q, tile<Real> S, Real* s, const Real* g, const Real* w,
-                    operand<Real> k, operand<Real> v, tile<Real>) {
+                    operand<Real> k, operand<Real> v, tile<Real>, ahead* = nullptr) {
     for (index_t i = 0; i < N.rows; ++i) {
       for (index_t d = 0; d < S.columns; ++d) {
         wide<Real> sum = 0;
