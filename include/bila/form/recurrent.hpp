@@ -137,7 +137,7 @@ struct recurrent {
         clear(N);
       }
       step(N);
-      finish<Kernel>(x, at, N, w.z, w.out, norm);
+      finish<Kernel>(x, at, N, w.z, w.out, norm, [&] { Kernel::scale(N, w.out); });
     }
     *passed.owed = state.held();
     if (forwards ? last != L : first != 0) return;

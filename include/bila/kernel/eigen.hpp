@@ -287,16 +287,6 @@ struct packets {
   }
 
   template <class Real>
-  static void outer(tile<Real> N, const Real* a, const Real* b) {
-    for (index_t i = 0; i < N.rows; ++i) {
-      const packet<Real> a_i = simd::pset1<packet<Real>>(a[i]);
-      Real* const row = N.row(i);
-      for (index_t d = 0; d < N.columns; d += lanes<Real>)
-        simd::pstoreu(row + d, simd::pmadd(a_i, simd::ploadu<packet<Real>>(b + d), simd::ploadu<packet<Real>>(row + d)));
-    }
-  }
-
-  template <class Real>
   static void add(tile<Real> N, operand<Real> x) {
     for (index_t i = 0; i < N.rows; ++i)
       for (index_t d = 0; d < N.columns; d += lanes<Real>) add_to(N.row(i) + d, simd::ploadu<packet<Real>>(x.row(i) + d));

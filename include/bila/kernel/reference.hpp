@@ -178,12 +178,6 @@ struct reference {
   }
 
   template <class Real>
-  static void outer(tile<Real> N, const Real* a, const Real* b) {
-    for (index_t i = 0; i < N.rows; ++i)
-      for (index_t j = 0; j < N.columns; ++j) N.row(i)[j] += a[i] * b[j];
-  }
-
-  template <class Real>
   static void gather(Real* s, Real g, const Real* h, operand<Real> k, const Real* w) {
     for (index_t c = 0; c < k.columns; ++c) {
       wide<Real> sum = 0;
