@@ -268,16 +268,16 @@ struct chunkwise_gradient {
     weigh_tokens<Kernel, Way>(x, at, w);
     const Real *const write = w.border.write, *const all = nullptr;
 
-    // N_i += r_i (a_i S + sums), the column of ones as one more key whose value is the state's row sums. z = N . x, of this way's
+    // N_i += by_i (a_i S + sums), the column of ones as one more key whose value is the state's row sums. z = N . of, of this way's
     // part alone.
-    const auto add_read = [&](const running_sum<Real>& N, const Real* r, kernel::tile<const Real> a, kernel::tile<const Real> S,
-                              const Real* r_sums, const Real* sums, kernel::tile<const Real> x, double* z) {
+    const auto add_read = [&](const running_sum<Real>& N, const Real* by, kernel::tile<const Real> a, kernel::tile<const Real> S,
+                              const Real* by_sums, const Real* sums, kernel::tile<const Real> of, double* z) {
       const index_t count = Norm::uses_row_sum ? 1 : 0;
       const bool apart = gaps != nullptr && N.started;
-      const kernel::tile<Real> part = apart ? kernel::tile<Real>{w.weighted.data, n, x.columns, w.weighted.stride} : N.to;
-      Kernel::read(part, all, r, a, S, {r_sums, count, n, 0}, {sums, count, x.columns, 0},
+      const kernel::tile<Real> part = apart ? kernel::tile<Real>{w.weighted.data, n, of.columns, w.weighted.stride} : N.to;
+      Kernel::read(part, all, by, a, S, {by_sums, count, n, 0}, {sums, count, of.columns, 0},
                    apart ? kernel::tile<const Real>{} : N.left(), &next);
-      if (gaps != nullptr) Kernel::template dots<Real>(z, part, x);
+      if (gaps != nullptr) Kernel::template dots<Real>(z, part, of);
       if (apart) Kernel::add(N.to, part);
     };
     Kernel::transpose(w.Rt, R);
