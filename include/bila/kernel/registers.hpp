@@ -305,7 +305,8 @@ BILA_ALWAYS_INLINE void step_columns(const tile<Real>& N, const Real* r, const t
       step_tokens<Tokens, Packets, false, Packet>(N, r, q, S, d, i, g, k, v);
     else
       step_tokens<Tokens, Packets, true, Packet>(N, r, q, S, d, i, g, k, v);
-    if (next != nullptr) next->ask(Tokens * std::max<index_t>(1, 4 * Packets * static_cast<index_t>(sizeof(Packet)) / 64));
+    constexpr index_t bytes = 4 * Packets * static_cast<index_t>(sizeof(Packet));  // of a token, in these columns of four arrays
+    if (next != nullptr) next->ask(Tokens * std::max<index_t>(1, bytes / 64));
     return i + Tokens;
   };
   for (index_t i = 0; i < N.rows;) {
