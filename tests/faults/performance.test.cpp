@@ -78,7 +78,7 @@ TEST_CASE("P1, A9: automatic is right at the lengths of images, and changes over
     const auto x = sample({.L = L, .Dk = 64, .Dv = 64}, kind);
     return same_bits(run(bila::form::automatic{}, x), run(form, x));
   };
-  const index_t crossover = 5 * 64 / 2;  // 5 D / 2
+  const index_t crossover = 141;  // 4.4 D / 2, rounded up
   CHECK(takes_the_form_of(bila::form::full{}, crossover - 1, mask_kind::source));
   CHECK_FALSE(takes_the_form_of(bila::form::full{}, crossover, mask_kind::source));
   CHECK(takes_the_form_of(bila::form::recurrent{}, crossover, mask_kind::source));

@@ -11,10 +11,10 @@ namespace bila::inline v0_1::form {
 /// What `automatic` takes for a head.
 enum class choice { full, recurrent, chunkwise };
 
-/// full while its cost is below the linear form's; the linear form is recurrent while its state fits half of a first cache,
-/// chunkwise beyond:
+/// full while it is faster than the linear form; the linear form is recurrent while its state stays in a second cache, chunkwise
+/// beyond:
 ///
-///     forward, gaps:            full  iff  L < 5 Dk Dv / (Dk + Dv)         if Dk Dv numbers take at most 16 KB (D = 64 in float)
+///     forward, gaps:            full  iff  L < 4.4 Dk Dv / (Dk + Dv)       if Dk Dv numbers take at most 128 KB (D = 128 in float)
 ///                               full  iff  L < C + 4 Dk Dv / (Dk + Dv)     else
 ///     forward, none, both ways: full  iff  L <     2 Dk Dv / (Dk + Dv)     with diagonal weight 1; chunkwise is the one state
 ///     gradient:                 full  iff  L < C + 10 Dk Dv / (3 Dk + 2 Dv), else chunkwise
@@ -24,7 +24,7 @@ enum class choice { full, recurrent, chunkwise };
 /// Source: the cost model of form/README.md, and measurements (bench/cpu).
 struct automatic {
   static constexpr chunkwise linear{};
-  static constexpr index_t state_bytes = 16384;
+  static constexpr index_t state_bytes = 131072;
 
   /// What is taken for a head of this size, stored in T.
   template <class T, class Mask>
@@ -37,7 +37,7 @@ struct automatic {
       const bool fits = size.Dk * size.Dv * static_cast<index_t>(sizeof(real_of<T>)) <= state_bytes;
       const choice otherwise = fits && !one_state ? choice::recurrent : choice::chunkwise;
       const double C = otherwise == choice::recurrent || one_state ? 0 : static_cast<double>(linear.size);
-      const double states = one_state ? 2 : otherwise == choice::recurrent ? 5 : 4;
+      const double states = one_state ? 2 : otherwise == choice::recurrent ? 4.4 : 4;
       return !has_states && (L - C) * (Dk + Dv) < states * Dk * Dv ? choice::full : otherwise;
     }
   }

@@ -106,11 +106,8 @@ struct chunkwise {
 
       kernel::ahead next;
       if (step + 1 < chunks) {
-        const index_t then = first + (forwards ? step + 1 : chunks - 2 - step) * C, count = (std::min)(C, last - then);
-        next.want(x.q.slice(then, count));
-        next.want(x.k.slice(then, count));
-        next.want(x.v.slice(then, count));
-        next.want(x.y.slice(then, count));
+        const index_t then = first + (forwards ? step + 1 : chunks - 2 - step) * C;
+        want_tokens(next, x, then, (std::min)(C, last - then));
       }
       const bool inner = at > 0 && at + n < L;
       if (Mask::gaps == gap::per_token || !inner || !scanned_inner || n != scanned) {
@@ -136,13 +133,9 @@ struct chunkwise {
         Kernel::transpose(qt, q);
         if (Norm::uses_row_sum) Kernel::project_transposed(w.z, w.border.read, qt, s);
         Kernel::score(A, z, k, qt, w.M);
-        const bool all = reciprocals(w.out, w.z, n, norm, x.scale);
         const auto y = kernel::results<Kernel>(x.y.slice(at, n), w.N);  // (n, Dv)
         const kernel::tile<const Real> left = duty.other_left ? left_rows(x, m, at, n, w.N) : kernel::tile<const Real>{};
-        Kernel::read(y, w.out, w.border.read, q, S, A, v, left, &next);
-        if (!all) divide_rest<Kernel>(y, w.z, norm, x.scale);
-        kernel::store(x.y.slice(at, n), y);
-        keep_row_sum(x, at, n, w.z, norm);
+        finish<Kernel>(x, at, y, w.z, w.out, norm, [&] { Kernel::read(y, w.out, w.border.read, q, S, A, v, left, &next); });
       } else {
         leave_rows(x, m, at, n, w.N, [&](kernel::tile<Real> N) {
           Kernel::read(N, static_cast<const Real*>(nullptr), w.border.read, q, S, {}, {}, {}, &next);

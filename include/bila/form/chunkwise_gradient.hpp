@@ -227,11 +227,31 @@ struct chunkwise_gradient {
     }
   }
 
-  /// Where a sum of this pass is made: where it belongs if nothing is there yet and it need not be rounded, else in the room.
+  /// A chunk's part of a gradient: where it belongs if its rows are whole packets, else in the room.
+  template <class Real>
+  struct running_sum {
+    kernel::tile<Real> to;
+    bool started;  // by earlier passes and heads; else nothing is there yet
+
+    kernel::tile<const Real> left() const { return started ? to : kernel::tile<const Real>{}; }
+  };
+
   template <class Kernel, class T, class Real>
-  static kernel::tile<Real> place_for(const gradient_rows<T>& to, index_t first, kernel::tile<Real> room, duties duty) {
-    if (to.out.data == nullptr || !to.first || !duty.first) return room;
-    return kernel::results<Kernel>(to.sum.slice(first, room.rows), room);
+  static running_sum<Real> open_sum(const gradient_rows<T>& g, index_t first, kernel::tile<Real> room, duties duty) {
+    if (g.out.data == nullptr) return {room, false};
+    const rows<Real> sum = g.sum.slice(first, room.rows);
+    const running_sum<Real> x{kernel::results<Kernel>(sum, room), !g.first || !duty.first};
+    if (x.started && x.to.data == room.data) kernel::load(room, rows<const Real>(sum));
+    return x;
+  }
+
+  template <class T, class Real>
+  static void close_sum(const gradient_rows<T>& g, index_t first, kernel::tile<Real> x, duties duty) {
+    if (g.out.data == nullptr) return;
+    if (g.last && duty.dense)
+      kernel::store(g.out.slice(first, x.rows), x);
+    else
+      kernel::store(g.sum.slice(first, x.rows), x);
   }
 
   template <class Kernel, direction Way, class Norm, class T, class Mask, class Real>
@@ -244,35 +264,42 @@ struct chunkwise_gradient {
     const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(at.first, n), w.dy);  // (n, Dv)
     const kernel::tile<const Real> R = w.inside.R(adjoint);                        // (Dk, Dv)
     const Real* const r = w.inside.r(adjoint);                                     // (Dk)
-    const auto dq = place_for<Kernel>(g.q, at.first, w.dq.top(n), duty), dk = place_for<Kernel>(g.k, at.first, w.dk.top(n), duty);
-    const auto dv = place_for<Kernel>(g.v, at.first, w.dv.top(n), duty);
+    const auto dq = open_sum<Kernel>(g.q, at.first, w.dq.top(n), duty), dk = open_sum<Kernel>(g.k, at.first, w.dk.top(n), duty);
+    const auto dv = open_sum<Kernel>(g.v, at.first, w.dv.top(n), duty);
+    double* const gaps = g.template gaps<Way>();
     weigh_tokens<Kernel, Way>(x, at, w);
     const Real *const write = w.border.write, *const all = nullptr;
 
+    // N_i += by_i (a_i S + sums), the column of ones as one more key whose value is the state's row sums. z = N . of, of this way's
+    // part alone.
+    const auto add_read = [&](const running_sum<Real>& N, const Real* by, kernel::tile<const Real> a, kernel::tile<const Real> S,
+                              const Real* by_sums, const Real* sums, kernel::tile<const Real> of, double* z) {
+      const index_t count = Norm::uses_row_sum ? 1 : 0;
+      const bool apart = gaps != nullptr && N.started;
+      const kernel::tile<Real> part = apart ? kernel::tile<Real>{w.weighted.data, n, of.columns, w.weighted.stride} : N.to;
+      Kernel::read(part, all, by, a, S, {by_sums, count, n, 0}, {sums, count, of.columns, 0},
+                   apart ? kernel::tile<const Real>{} : N.left(), &next);
+      if (gaps != nullptr) Kernel::template dots<Real>(z, part, of);
+      if (apart) Kernel::add(N.to, part);
+    };
     Kernel::transpose(w.Rt, R);
-    Kernel::read(dq, all, w.reads_dy, dy, w.Ht, {}, {}, {}, &next);
-    Kernel::read(dk, all, write, v, w.Rt, {}, {}, {}, &next);
-    Kernel::read(dv, all, write, k, R, {}, {}, {}, &next);
-    if (Norm::uses_row_sum) {
-      Kernel::outer(dq, w.reads_dZ, w.h);
-      Kernel::outer(dk, write, r);
-    }
-    if (double* const gaps = g.template gaps<Way>(); gaps != nullptr) {
+    add_read(dq, w.reads_dy, dy, w.Ht, w.reads_dZ, w.h, q, w.rows);
+    add_read(dk, write, v, w.Rt, write, r, k, w.columns);
+    Kernel::read(dv.to, all, write, k, R, {}, {}, dv.left(), &next);
+    if (gaps != nullptr) {
       double pass = Kernel::template inner<Real>(w.Ht, w.Rt);
       for (index_t c = 0; Norm::uses_row_sum && c < x.q.width; ++c) pass += static_cast<double>(w.h[c]) * static_cast<double>(r[c]);
-      Kernel::template dots<Real>(w.rows, dq, q);
-      Kernel::template dots<Real>(w.columns, dk, k);
       spread<Way>(w.border.total * pass, w.rows, w.columns, n, gaps + at.first);
     }
-    if (duty.dense) block<Kernel, Way>(x, g, at.first, {q, k, v, dy}, {dq, dk, dv}, w);
+    if (duty.dense) block<Kernel, Way>(x, g, at.first, {q, k, v, dy}, {dq.to, dk.to, dv.to}, w);
 
     const Real total = carried(w.border.total);
     Kernel::accumulate(w.Ht, static_cast<Real*>(nullptr), total, w.Ht, static_cast<Real*>(nullptr), v, write, k, w.weighted, &next);
     if (Norm::uses_row_sum) Kernel::gather(w.h, total, w.h, k, write);
 
-    deliver<Kernel>(g.q, at.first, dq, duty.first, duty.dense);
-    deliver<Kernel>(g.k, at.first, dk, duty.first, duty.dense);
-    deliver<Kernel>(g.v, at.first, dv, duty.first, duty.dense);
+    close_sum(g.q, at.first, dq.to, duty);
+    close_sum(g.k, at.first, dk.to, duty);
+    close_sum(g.v, at.first, dv.to, duty);
   }
 
   template <class Real>

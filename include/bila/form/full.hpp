@@ -61,7 +61,7 @@ struct full {
         Kernel::score(A, z, k, qt, M);
         Kernel::apply(N, A, v);
       });
-      finish<Kernel>(x, first, N, w.z, w.out, norm);
+      finish<Kernel>(x, first, N, w.z, w.out, norm, [&] { Kernel::scale(N, w.out); });
     }
   }
 

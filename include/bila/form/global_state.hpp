@@ -53,7 +53,7 @@ struct global_state {
     for (index_t c = 0; c < x.q.width; ++c) {
       std::transform(m.forward.S.row(c), m.forward.S.row(c) + w.S.stride, m.backward.S.row(c), w.S.row(c), std::plus<>());
       w.s[c] = m.forward.s[c] + m.backward.s[c];
-      join_states(x, c, w.S.row(c), s == nullptr ? s : s + c);
+      if (x.has_states()) join_states(x, c, w.S.row(c), s == nullptr ? s : s + c);
     }
     for (index_t half = 0; half < 2; ++half)
       if (part.has_half(half)) answer<Kernel>(x, norm, w, half_of(x.q.count, half), half_of(x.q.count, half + 1));
@@ -85,16 +85,12 @@ struct global_state {
       const auto y = kernel::results<Kernel>(x.y.slice(at, n), w.N);        // (n, Dv)
       std::fill_n(w.z, n, Real(0));
       if (Norm::uses_row_sum) Kernel::project(w.z, w.ones, q, w.s);
-      const bool all = reciprocals(w.out, w.z, n, norm, x.scale);
       kernel::ahead next;
       if (at + block < last) {
         next.want(x.q.slice(at + block, (std::min)(block, last - at - block)));
         next.want(x.y.slice(at + block, (std::min)(block, last - at - block)));
       }
-      Kernel::read(y, w.out, w.ones, q, w.S, {}, {}, {}, &next);
-      if (!all) divide_rest<Kernel>(y, w.z, norm, x.scale);
-      kernel::store(x.y.slice(at, n), y);
-      keep_row_sum(x, at, n, w.z, norm);
+      finish<Kernel>(x, at, y, w.z, w.out, norm, [&] { Kernel::read(y, w.out, w.ones, q, w.S, {}, {}, {}, &next); });
     }
   }
 

@@ -189,11 +189,12 @@ void keep_row_sum(const head<T, Mask>& x, index_t first, index_t n, const Real* 
     for (index_t i = 0; i < n; ++i) x.row_sum(first + i, 0) = z[i];
 }
 
-/// Rows [first, first + N.rows) are summed up: y = N / n(Z). `out` is room.
-template <class Kernel, class T, class Mask, class Real, class Norm>
-void finish(const head<T, Mask>& x, index_t first, kernel::tile<Real> N, const Real* z, Real* out, const Norm& norm) {
+/// Rows [first, first + N.rows) leave as y = sums / n(Z): write() makes N_i = out_i sums_i, by what is in `out` then.
+template <class Kernel, class T, class Mask, class Real, class Norm, class Write>
+void finish(const head<T, Mask>& x, index_t first, kernel::tile<Real> N, const Real* z, Real* out, const Norm& norm,
+            const Write& write) {
   const bool all = reciprocals(out, z, N.rows, norm, x.scale);
-  Kernel::scale(N, out);
+  write();
   if (!all) divide_rest<Kernel>(N, z, norm, x.scale);
   keep_row_sum(x, first, N.rows, z, norm);
   kernel::store(x.y.slice(first, N.rows), N);

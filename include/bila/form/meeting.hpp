@@ -67,6 +67,13 @@ kernel::tile<const Real> left_rows(const head<T, Mask>& x, const meeting<Kernel,
     return kernel::whole_packets<Kernel>(rows<const T>(x.y.slice(first, n)), room);
 }
 
+/// Tokens [first, first + n) and the rows that belong to them, for a kernel that has work before it comes to them.
+template <class T, class Mask>
+void want_tokens(kernel::ahead& next, const head<T, Mask>& x, index_t first, index_t n) {
+  for (const rows<const T>& tokens : {x.q, x.k, x.v}) next.want(tokens.slice(first, n));
+  next.want(x.y.slice(first, n));
+}
+
 /// What a sweep over some of the tokens has to do with their rows.
 struct duties {
   bool finish;      // adds what lies inside the chunk, and normalises

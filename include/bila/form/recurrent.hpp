@@ -103,12 +103,17 @@ struct recurrent {
         w.write[i] = static_cast<Real>(1 / state.held());
         w.settle[i] = static_cast<Real>(state.decay(at + gap == 0 || at + gap == L ? 1.0 : w.lambda[gap]));
       }
+      kernel::ahead next;
+      if (turn + 1 < blocks) {
+        const index_t then = first + (forwards ? turn + 1 : blocks - 2 - turn) * block;
+        want_tokens(next, x, then, (std::min)(block, last - then));
+      }
       const auto step = [&](kernel::tile<Real> N) {
         Real* const z = Norm::uses_row_sum ? w.z : nullptr;
         if (duty.finish) Kernel::diagonal(N, z, static_cast<Real>(x.diagonal), q, k, v);
         if constexpr (!forwards) std::reverse(w.z, w.z + n);
         Kernel::steps(along<Way>(N), z, w.read, along<Way>(q), S, Norm::uses_row_sum ? s : nullptr, w.settle, w.write,
-                      along<Way>(k), along<Way>(v), w.weighted);
+                      along<Way>(k), along<Way>(v), w.weighted, &next);
         if constexpr (!forwards) std::reverse(w.z, w.z + n);
       };
       const auto clear = [](kernel::tile<Real> N) {
@@ -132,7 +137,7 @@ struct recurrent {
         clear(N);
       }
       step(N);
-      finish<Kernel>(x, at, N, w.z, w.out, norm);
+      finish<Kernel>(x, at, N, w.z, w.out, norm, [&] { Kernel::scale(N, w.out); });
     }
     *passed.owed = state.held();
     if (forwards ? last != L : first != 0) return;

@@ -9,6 +9,8 @@
 #include <xmmintrin.h>
 #endif
 
+#include <algorithm>
+
 namespace bila::inline v0_1::kernel {
 
 class ahead {
@@ -17,21 +19,22 @@ class ahead {
   template <class T>
   void want(const rows<T>& x) {
     if (x.column_stride != 1 || x.count == 0 || wanted_ == most) return;
-    const auto size = static_cast<index_t>(sizeof(T));
-    streams_[wanted_++] = {reinterpret_cast<const char*>(x.data), x.count, x.width * size, x.row_stride * size};
+    const index_t bytes = x.width * static_cast<index_t>(sizeof(T)), stride = x.row_stride * static_cast<index_t>(sizeof(T));
+    const char* const data = reinterpret_cast<const char*>(x.data);
+    streams_[wanted_++] = stride == bytes ? stream{data, 1, x.count * bytes, 0} : stream{data, x.count, bytes, stride};
   }
 
-  /// Asks for the next lines.
-  void ask(int lines) {
-    for (; lines > 0 && asked_ < wanted_; --lines) {
+  /// Asks for the next lines: a run of them costs one instruction each, and bookkeeping once.
+  void ask(index_t lines) {
+    while (lines > 0 && asked_ < wanted_) {
       stream& s = streams_[asked_];
-#if defined(__GNUC__)
-      __builtin_prefetch(s.row + at_, 0, 2);
-#elif defined(_M_X64) || defined(__SSE__)
-      _mm_prefetch(s.row + at_, _MM_HINT_T0);
-#endif
-      at_ += line;
-      if (at_ < s.bytes) continue;
+      const index_t end = (std::min)(at_ + lines * line, s.bytes);
+      const char* const row = s.row;  // a member would be read and written at each line
+      index_t at = at_;
+      for (; at < end; at += line) prefetch(row + at);
+      lines -= (at - at_) / line;
+      at_ = at;
+      if (at < s.bytes) return;
       at_ = 0;
       s.row += s.stride;
       if (--s.rows == 0) ++asked_;
@@ -42,7 +45,15 @@ class ahead {
   static constexpr index_t line = 64;  // bytes
   static constexpr int most = 8;
 
-  struct stream {
+  static void prefetch(const char* address) {
+#if defined(__GNUC__)
+    __builtin_prefetch(address, 0, 2);
+#elif defined(_M_X64) || defined(__SSE__)
+    _mm_prefetch(address, _MM_HINT_T0);
+#endif
+  }
+
+  struct stream {  // rows that follow one another without a gap are one
     const char* row;
     index_t rows, bytes, stride;
   };

@@ -25,7 +25,6 @@
 //
 //   score_gradient(G, E, A, v, dyt, a, b, M)   g = a_i (v_j . dy_i) + b_i,  E_ji = g A_ji,  G_ji = g M_ji,  A_ji = a_i A_ji
 //   multiply(N, A, q)                  N_j += sum_i A_ji q_i                            (n, D) += (n, m) (m, D)
-//   outer(N, a, b)                     N_ij += a_i b_j
 //   add(N, x)                          N += x
 //   gather(s, g, h, k, w)              s = g h + k^T w                                  (Dk); s may be h
 //   dots(z, a, b)                      z_i = a_i . b_i                                  z in double
@@ -96,7 +95,6 @@ concept layer = requires(tile<Real> a, tile<const Real> b, rank_one<Real> M, Rea
   Kernel::score_gradient(a, a, a, b, b, r, r, b);
   Kernel::score_gradient(a, a, a, b, b, r, r, M);
   Kernel::multiply(a, b, b);
-  Kernel::outer(a, r, r);
   Kernel::add(a, b);
   Kernel::gather(z, g, r, b, r);
   Kernel::template dots<Real>(sum, b, b);

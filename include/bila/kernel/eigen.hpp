@@ -140,16 +140,16 @@ struct packets {
 
   template <class Real>
   static BILA_NOINLINE void steps(tile<Real> N, Real* z, const Real* r, operand<Real> q, tile<Real> S, Real* s, const Real* g,
-                                  const Real* w, operand<Real> k, operand<Real> v, tile<Real> weighted) {
+                                  const Real* w, operand<Real> k, operand<Real> v, tile<Real> weighted, ahead* next = nullptr) {
     constexpr index_t width = lanes<Real>;
     for (index_t i = 0; i < N.rows; ++i)
       for (index_t c = 0; c < k.columns; c += width)
         simd::pstoreu(weighted.row(i) + c, simd::pmul(simd::pset1<packet<Real>>(w[i]), simd::ploadu<packet<Real>>(k.row(i) + c)));
     const index_t columns = kernel::round_up(S.columns, width);
     index_t d = 0;
-    for (; d + step_packets * width <= columns; d += step_packets * width)
-      step_columns<step_packets, packet<Real>>(N, r, q, S, d, g, operand<Real>(weighted), v);
-    for (; d < columns; d += width) step_columns<1, packet<Real>>(N, r, q, S, d, g, operand<Real>(weighted), v);
+    for (; d + 2 * width <= columns; d += 2 * width)
+      step_columns<step_most, 2, packet<Real>>(N, r, q, S, d, g, operand<Real>(weighted), v, next);
+    if (d < columns) step_columns<step_most, 1, packet<Real>>(N, r, q, S, d, g, operand<Real>(weighted), v, next);
     if (z == nullptr) return;
     for (index_t i = 0; i < N.rows; ++i) {
       const packet<Real> decay = simd::pset1<packet<Real>>(g[i]);
@@ -203,6 +203,7 @@ struct packets {
     const index_t rows = width > 1 ? k.rows / width * width : 0;
     for (index_t j = 0; j < rows; j += width)
       for (index_t d = 0; d < k.columns; d += width) transpose_square<packet<Real>>(kt, k, j, d);
+    if (rows == k.rows) return;
     for (index_t d = 0; d < k.columns; ++d) {
       for (index_t j = rows; j < k.rows; ++j) kt.row(d)[j] = k.row(j)[d];
       for (index_t j = k.rows; j < kernel::round_up(k.rows, width); ++j) kt.row(d)[j] = 0;
@@ -283,16 +284,6 @@ struct packets {
       multiply_add<false>(sum, A.columns, A.row(j), A.stride, q.data + d, q.stride);
       store(N.row(j) + d, N.stride, sum);
     });
-  }
-
-  template <class Real>
-  static void outer(tile<Real> N, const Real* a, const Real* b) {
-    for (index_t i = 0; i < N.rows; ++i) {
-      const packet<Real> a_i = simd::pset1<packet<Real>>(a[i]);
-      Real* const row = N.row(i);
-      for (index_t d = 0; d < N.columns; d += lanes<Real>)
-        simd::pstoreu(row + d, simd::pmadd(a_i, simd::ploadu<packet<Real>>(b + d), simd::ploadu<packet<Real>>(row + d)));
-    }
   }
 
   template <class Real>
@@ -398,10 +389,10 @@ struct packets {
 
  private:
   // Four arrays of 32 tokens are 512 lines at D = 64, a sweep over them 24 to 40 register tiles.
-  static constexpr int lines_per_tile = 16;
+  static constexpr index_t lines_per_tile = 16;
 
-  // Two tokens' values and sums and the state's row: five registers a packet.
-  static constexpr int step_packets = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 4 : 2;
+  // A token's values and sums and the state's row, two packets each, and the factors: 20 registers, or 12.
+  static constexpr int step_most = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 4 : 2;
 
   template <class Real>
   static BILA_ALWAYS_INLINE packet<Real> weight(const tile<const Real>& M, index_t j, index_t i) {

@@ -87,7 +87,7 @@ struct reference {
 
   template <class Real>
   static void steps(tile<Real> N, Real* z, const Real* r, operand<Real> q, tile<Real> S, Real* s, const Real* g, const Real* w,
-                    operand<Real> k, operand<Real> v, tile<Real>) {
+                    operand<Real> k, operand<Real> v, tile<Real>, ahead* = nullptr) {
     for (index_t i = 0; i < N.rows; ++i) {
       for (index_t d = 0; d < S.columns; ++d) {
         wide<Real> sum = 0;
@@ -175,12 +175,6 @@ struct reference {
   static void add(tile<Real> N, operand<Real> x) {
     for (index_t i = 0; i < N.rows; ++i)
       for (index_t d = 0; d < N.columns; ++d) N.row(i)[d] += x.row(i)[d];
-  }
-
-  template <class Real>
-  static void outer(tile<Real> N, const Real* a, const Real* b) {
-    for (index_t i = 0; i < N.rows; ++i)
-      for (index_t j = 0; j < N.columns; ++j) N.row(i)[j] += a[i] * b[j];
   }
 
   template <class Real>

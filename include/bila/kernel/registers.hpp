@@ -9,6 +9,7 @@
 #endif
 
 #include <bila/config.hpp>
+#include <bila/kernel/ahead.hpp>
 #include <bila/kernel/contract.hpp>
 
 #include <Eigen/Core>
@@ -294,22 +295,27 @@ BILA_ALWAYS_INLINE void step_tokens(const tile<Real>& N, const Real* r, const ti
   }
 }
 
-/// Two tokens with one pass over the state where nothing has to be settled between them: half its loads and stores.
-template <int Packets, class Packet, class Real>
+/// Up to `Most` tokens (4 or 2) with one pass over the state where nothing has to be settled between them: that many times fewer of
+/// its loads and stores.
+template <int Most, int Packets, class Packet, class Real>
 BILA_ALWAYS_INLINE void step_columns(const tile<Real>& N, const Real* r, const tile<const Real>& q, const tile<Real>& S, index_t d,
-                                     const Real* g, const tile<const Real>& k, const tile<const Real>& v) {
-  index_t i = 0;
-  while (i < N.rows) {
-    if (i + 1 < N.rows && g[i] == 1) {
-      if (g[i + 1] == 1)
-        step_tokens<2, Packets, false, Packet>(N, r, q, S, d, i, g, k, v);
-      else
-        step_tokens<2, Packets, true, Packet>(N, r, q, S, d, i, g, k, v);
-      i += 2;
-    } else {
-      step_tokens<1, Packets, true, Packet>(N, r, q, S, d, i, g, k, v);
-      ++i;
-    }
+                                     const Real* g, const tile<const Real>& k, const tile<const Real>& v, ahead* next) {
+  const auto pass = [&]<int Tokens>(index_t i) BILA_LAMBDA_INLINE {
+    if (g[i + Tokens - 1] == 1)
+      step_tokens<Tokens, Packets, false, Packet>(N, r, q, S, d, i, g, k, v);
+    else
+      step_tokens<Tokens, Packets, true, Packet>(N, r, q, S, d, i, g, k, v);
+    constexpr index_t bytes = 4 * Packets * static_cast<index_t>(sizeof(Packet));  // of a token, in these columns of four arrays
+    if (next != nullptr) next->ask(Tokens * std::max<index_t>(1, bytes / 64));
+    return i + Tokens;
+  };
+  for (index_t i = 0; i < N.rows;) {
+    index_t tokens = 1;
+    while (tokens < Most && i + tokens < N.rows && g[i + tokens - 1] == 1) ++tokens;
+    if (Most == 4 && tokens == 4)
+      i = pass.template operator()<Most>(i);
+    else
+      i = tokens >= 2 ? pass.template operator()<2>(i) : pass.template operator()<1>(i);
   }
 }
 

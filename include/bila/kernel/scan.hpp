@@ -74,9 +74,12 @@ class carried_decay {
 ///
 /// Multiplying a float state by 1 - 2^-24 at every token rounds all of it the same way each time: 1.3e-3 off after 100 000 tokens.
 /// So the state stays as it is while the decay collects here, in double: it is read with `held()`, written with 1 / held(), and
-/// settled when held() would fall below 1/2. The true state is held() times the stored one.
+/// settled when held() would fall below 2^-16: a factor costs no digit, and tokens between which nothing is settled share a pass.
+/// The true state is held() times the stored one.
 class held_decay {
  public:
+  static constexpr double least = 1. / 65536;
+
   explicit held_decay(double held = 1) : held_(held) {}
 
   double held() const { return held_; }
@@ -84,7 +87,7 @@ class held_decay {
   /// Decays the state; returns what the stored state is to be multiplied with now.
   double decay(double lambda) {
     held_ *= lambda;
-    return held_ < 0.5 ? std::exchange(held_, 1.0) : 1.0;
+    return held_ < least ? std::exchange(held_, 1.0) : 1.0;
   }
 
  private:

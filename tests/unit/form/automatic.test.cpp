@@ -30,14 +30,15 @@ bool takes(const test::any_form& form, const test::problem<float>& x) {
 
 }  // namespace
 
-TEST_CASE("a state of at most 16 KB: full iff L < 5 Dk Dv / (Dk + Dv), then recurrent") {
+TEST_CASE("a state of at most 128 KB: full iff L < 4.4 Dk Dv / (Dk + Dv), then recurrent") {
   using mask = bila::mask::selective_decay<float>;
-  CHECK(pick<mask>(159, 64, 64) == choice::full);
-  CHECK(pick<mask>(160, 64, 64) == choice::recurrent);
-  CHECK(pick<mask>(39, 16, 16) == choice::full);
-  CHECK(pick<mask>(40, 16, 16) == choice::recurrent);
-  CHECK(pick<bila::mask::fixed_decay<float>>(59, 16, 48) == choice::full);  // 5 * 16 * 48 / 64 = 60
-  CHECK(pick<bila::mask::two_sided<float>>(60, 48, 16) == choice::recurrent);
+  CHECK(pick<mask>(140, 64, 64) == choice::full);
+  CHECK(pick<mask>(141, 64, 64) == choice::recurrent);
+  CHECK(pick<mask>(35, 16, 16) == choice::full);
+  CHECK(pick<mask>(36, 16, 16) == choice::recurrent);
+  CHECK(pick<mask>(376, 128, 256) == choice::recurrent);                    // a state of 128 KB
+  CHECK(pick<bila::mask::fixed_decay<float>>(52, 16, 48) == choice::full);  // 4.4 * 16 * 48 / 64 = 52.8
+  CHECK(pick<bila::mask::two_sided<float>>(53, 48, 16) == choice::recurrent);
   CHECK(pick<mask, bila::bf16>(160, 64, 64) == choice::recurrent);  // its state is float
   CHECK(pick<mask, double>(80, 32, 32) == choice::recurrent);
   CHECK(pick<bila::mask::all_ones>(40, 16, 16, bila::direction::forward) == choice::recurrent);  // no global state that way
@@ -46,10 +47,10 @@ TEST_CASE("a state of at most 16 KB: full iff L < 5 Dk Dv / (Dk + Dv), then recu
 TEST_CASE("a larger state: full iff L < C + 4 Dk Dv / (Dk + Dv), then chunkwise") {
   constexpr index_t C = bila::form::automatic::linear.size;
   using mask = bila::mask::selective_decay<float>;
-  CHECK(pick<mask>(C + 191, 96, 96) == choice::full);
-  CHECK(pick<mask>(C + 192, 96, 96) == choice::chunkwise);
-  CHECK(pick<mask, double>(C + 127, 64, 64) == choice::full);
-  CHECK(pick<mask, double>(C + 128, 64, 64) == choice::chunkwise);
+  CHECK(pick<mask>(C + 383, 192, 192) == choice::full);
+  CHECK(pick<mask>(C + 384, 192, 192) == choice::chunkwise);
+  CHECK(pick<mask, double>(C + 287, 144, 144) == choice::full);
+  CHECK(pick<mask, double>(C + 288, 144, 144) == choice::chunkwise);
 }
 
 TEST_CASE("without gaps, full iff L < 2 Dk Dv / (Dk + Dv)") {
@@ -63,7 +64,7 @@ TEST_CASE("a mask of pairs always takes the full form, a state never") {
   CHECK(pick<window>(1 << 20, 1, 1) == choice::full);
   using mask = bila::mask::selective_decay<float>;
   CHECK(bila::form::automatic::pick<float, mask>({1, 16, 16}, bila::direction::both, 1, true) == choice::recurrent);
-  CHECK(bila::form::automatic::pick<float, mask>({1, 96, 96}, bila::direction::both, 1, true) == choice::chunkwise);
+  CHECK(bila::form::automatic::pick<float, mask>({1, 192, 192}, bila::direction::both, 1, true) == choice::chunkwise);
 }
 
 TEST_CASE("the bits are those of the form that the rule names") {
@@ -76,17 +77,17 @@ TEST_CASE("the bits are those of the form that the rule names") {
     return takes(form, x);
   };
   for (const mask_kind kind : {mask_kind::source, mask_kind::fixed}) {
-    CHECK(with(bila::form::full{}, 39, 16, kind));
-    CHECK(with(bila::form::recurrent{}, 40, 16, kind));
-    CHECK(with(bila::form::full{}, C + 191, 96, kind));
-    CHECK(with(bila::form::chunkwise{}, C + 192, 96, kind));
-    CHECK_FALSE(with(bila::form::full{}, 40, 16, kind));
-    CHECK_FALSE(with(bila::form::full{}, C + 192, 96, kind));
+    CHECK(with(bila::form::full{}, 35, 16, kind));
+    CHECK(with(bila::form::recurrent{}, 36, 16, kind));
+    CHECK(with(bila::form::full{}, C + 383, 192, kind));
+    CHECK(with(bila::form::chunkwise{}, C + 384, 192, kind));
+    CHECK_FALSE(with(bila::form::full{}, 36, 16, kind));
+    CHECK_FALSE(with(bila::form::full{}, C + 384, 192, kind));
   }
   CHECK(with(bila::form::full{}, 15, 16, mask_kind::all_ones));
   CHECK(with(bila::form::chunkwise{}, 16, 16, mask_kind::all_ones));
-  CHECK(with(bila::form::full{}, 39, 16, mask_kind::all_ones, bila::direction::forward));
-  CHECK(with(bila::form::recurrent{}, 40, 16, mask_kind::all_ones, bila::direction::forward));
+  CHECK(with(bila::form::full{}, 35, 16, mask_kind::all_ones, bila::direction::forward));
+  CHECK(with(bila::form::recurrent{}, 36, 16, mask_kind::all_ones, bila::direction::forward));
 }
 
 TEST_CASE("segments choose for themselves") {

@@ -53,6 +53,11 @@ struct ignores_row_sum {
   }
 };
 
+template <class Kernel, class Real, class Norm>
+void finish(const bila::form::head<Real, no_mask>& head, index_t first, tile<Real> N, const Real* z, Real* out, const Norm& norm) {
+  bila::form::finish<Kernel>(head, first, N, z, out, norm, [&] { Kernel::scale(N, out); });
+}
+
 }  // namespace
 
 TEST_CASE("shares of columns cover every value feature once, in order") {
@@ -88,13 +93,13 @@ TEMPLATE_TEST_CASE("a finished row is factor N / divisor, and zero where the div
   head.y = {y.data(), 4, 2, 2, 1};
   head.row_sum = {row_sum.data(), 4, 1, 1, 1};
   head.scale = 3;
-  bila::form::finish<TestType>(head, 1, tile<double>{N.data(), 3, 2, stride}, z.data(), out.data(), fixed_quotient{});
+  finish<TestType>(head, 1, tile<double>{N.data(), 3, 2, stride}, z.data(), out.data(), fixed_quotient{});
   CHECK(y == std::vector<double>{99, 99, 3, 6, 36, 48, 0, 0});
   CHECK(row_sum == std::vector<double>{99, 2, 0.5, 0});  // without the scale
 
   N = padded<double>({{2, 4}, {6, 8}, {10, 12}});
-  bila::form::finish<TestType>(head, 0, tile<double>{N.data(), 3, 2, stride}, static_cast<const double*>(nullptr), out.data(),
-                               ignores_row_sum{});
+  finish<TestType>(head, 0, tile<double>{N.data(), 3, 2, stride}, static_cast<const double*>(nullptr), out.data(),
+                   ignores_row_sum{});
   CHECK(y == std::vector<double>{1, 2, 3, 4, 5, 6, 0, 0});
   CHECK(row_sum == std::vector<double>{99, 2, 0.5, 0});
 }
@@ -136,7 +141,7 @@ TEMPLATE_TEST_CASE("a row is factor N / divisor to three roundings, however larg
     bila::form::head<Real, no_mask> head{};
     head.y = {y.data(), 2, 2, 2, 1};
     head.scale = 0.7;
-    bila::form::finish<Kernel>(head, 0, tile<Real>{N.data(), 2, 2, stride}, z.data(), out.data(), fixed_quotient{});
+    finish<Kernel>(head, 0, tile<Real>{N.data(), 2, 2, stride}, z.data(), out.data(), fixed_quotient{});
     const long double exact = static_cast<long double>(Real(0.7)) * numerator / divisor,
                       beside = static_cast<long double>(Real(0.7)) * numerator / 2;
     INFO("divisor 1.37 * 2^" << power);
@@ -162,7 +167,7 @@ TEMPLATE_TEST_CASE("max_one's rows are right up to the largest row sums, in the 
     head.scale = 0.125;
     {
       const bila::detail::flush_denormals guard;
-      bila::form::finish<Kernel>(head, 0, tile<Real>{N.data(), 1, 2, stride}, z.data(), out.data(), bila::norm::max_one{});
+      finish<Kernel>(head, 0, tile<Real>{N.data(), 1, 2, stride}, z.data(), out.data(), bila::norm::max_one{});
     }
     INFO("row sum 1.37 * 2^" << power);
     CHECK(std::fabs(y[0] - 1.0L) <= 3 * u);

@@ -350,13 +350,6 @@ struct verbs {
     return N.content();
   }
 
-  matrix outer(const matrix& before, const matrix& a, const matrix& b) const {
-    space N = tile_of(before), left = elements_of(a), right = tile_of(b);
-    Kernel::outer(N.get(), left.numbers(), right.numbers());
-    CHECK((N.clean() && left.kept(a) && right.kept(b)));
-    return N.content();
-  }
-
   matrix add(const matrix& before, const matrix& x) const {
     space N = tile_of(before), more = tile_of(x);
     Kernel::add(N.get(), more.get());
@@ -709,11 +702,6 @@ TEMPLATE_TEST_CASE("both layers keep the contract", "", ALL_LAYERS) {
       for (index_t i = 0; i < s.m; ++i) x.add(wd(A(j, i)) * wd(dy(i, d)));
       return x;
     }));
-    CHECK(close(run.outer(A, c, r), 2, [&](index_t j, index_t i) {
-      element x = plus(A(j, i));
-      x.add(wd(c(0, j)) * wd(r(0, i)));
-      return x;
-    }));
     CHECK(close(run.add(A, M), 1, [&](index_t j, index_t i) {
       element x = plus(A(j, i));
       x.add(wd(M(j, i)));
@@ -942,7 +930,7 @@ TEMPLATE_TEST_CASE("an element has the same bits at any address, beside any othe
   const auto scaled = here.scale(N, out), quotients = here.divide(N.part(1, s.Dv), w, g);
   const auto square = here.scan_square(s.n, &up, &down);
   const auto adjoint = here.score_gradient(A, v, dyt, r, b, M), adjoint_ranked = here.score_gradient(A, v, dyt, r, b, {c, r});
-  const auto back = here.multiply(v, A, N), rank_one = here.outer(A, c, r), added = here.add(A, M);
+  const auto back = here.multiply(v, A, N), added = here.add(A, M);
   const auto gathered = here.gather(g, sums, k, &c), gathered_ones = here.gather(g, sums, k, nullptr);
   const auto row_dots = here.dots(N, N);
   const double all_dots = here.inner(N, N);
@@ -1001,7 +989,6 @@ TEMPLATE_TEST_CASE("an element has the same bits at any address, beside any othe
     CHECK(same_gradients(there.score_gradient(A_nm, v_n, dyt_m, r_m, b_m, M.part(keys, m)), adjoint));
     CHECK(same_gradients(there.score_gradient(A_nm, v_n, dyt_m, r_m, b_m, {c.part(1, keys), r_m}), adjoint_ranked));
     CHECK(same_bits(there.multiply(v.part(keys, Dv), A.part(keys, s.m), N.part(s.m, Dv)), back.part(keys, Dv)));
-    CHECK(same_bits(there.outer(A_nm, c.part(1, keys), r_m), rank_one.part(keys, m)));
     CHECK(same_bits(there.add(A_nm, M.part(keys, m)), added.part(keys, m)));
 
     CHECK(same_bits(there.dots(N.part(m, s.Dv), N.part(m, s.Dv)), row_dots.part(1, m)));
