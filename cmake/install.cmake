@@ -13,7 +13,7 @@ write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/bilaConfigVersion.
 file(RELATIVE_PATH bila_include_from_pkgconfig "${CMAKE_INSTALL_FULL_DATADIR}/pkgconfig" "${CMAKE_INSTALL_FULL_INCLUDEDIR}")
 configure_file(cmake/bila.pc.in "${CMAKE_CURRENT_BINARY_DIR}/bila.pc" @ONLY)
 
-install(TARGETS bila EXPORT bilaTargets FILE_SET HEADERS INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS bila bila_cuda EXPORT bilaTargets FILE_SET HEADERS INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT bilaTargets NAMESPACE bila:: DESTINATION ${bila_package_dir})
 install(FILES cmake/bilaConfig.cmake "${CMAKE_CURRENT_BINARY_DIR}/bilaConfigVersion.cmake" DESTINATION ${bila_package_dir})
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/bila.pc" DESTINATION ${bila_pkgconfig_dir})

@@ -26,6 +26,34 @@ inline namespace BILA_RAISING {
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
+template <class T>
+index_t longest(const inputs<T>& in, const geometry& size) {
+  const segments pieces = segments_of(in, size);
+  index_t result = 0;
+  for (index_t b = 0; b < (in.lengths.empty() ? 1 : size.B); ++b)
+    for (index_t n = 0; n < pieces.count(); ++n) result = (std::max)(result, pieces(b, n).count);
+  return result;
+}
+
+/// What a form does for these inputs. `has_states`: some state is given or asked for; `back`: the gradient is; `of_gaps`: the
+/// gaps' too.
+template <class Tiles, class Mask, class Form, class T>
+working work_of(const Form& form, const inputs<T>& in, const geometry& size, bool has_states, bool back = false,
+                bool of_gaps = false) {
+  const bool alike = Mask::gaps == gap::none && in.direction == direction::both && in.diagonal == 1 && !has_states && !of_gaps;
+  if constexpr (std::is_same_v<Form, form::full>) {
+    return {way_of_working::full, 0};
+  } else if constexpr (std::is_same_v<Form, form::recurrent>) {
+    return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::recurrent, 0};
+  } else if constexpr (std::is_same_v<Form, form::chunkwise>) {
+    return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::chunks, chunk_of(form.size)};
+  } else {
+    const index_t L = (std::max)(longest(in, size), size.Lk), D = (std::max)(size.Dk, size.Dv);
+    if (!has_states && L < Tiles::shortest_linear(D, back)) return {way_of_working::full, 0};
+    return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::chunks, Tiles::chunk(L, back)};
+  }
+}
+
 template <class Tiles>
 complaint check_widths(const geometry& size) {
   const auto check_width = [](const char* name, index_t width) {
@@ -79,12 +107,15 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
 
   const operand<T> q = operand_of(in.q, size.H), k = operand_of(in.k, size.H), v = operand_of(in.v, size.H);
   const border_gaps borders{in.initial_forward.log_decay, in.initial_backward.log_decay};
+  const bool weighs = Mask::gaps != gap::none || borders.given();
   if (work.way == way_of_working::recurrent) {
     const bool both = in.direction == direction::both, sums = Norm::uses_row_sum;
     float* const partial = both ? memory.take<float>(size.B * size.H * size.L * (size.Dv + 1)) : nullptr;
     float* const z[2] = {
         in.initial_forward.z.data != nullptr ? memory.take<float>(s.on_device.count * size.H * size.Dk) : nullptr,
         in.initial_backward.z.data != nullptr ? memory.take<float>(s.on_device.count * size.H * size.Dk) : nullptr};
+    const index_t entries = s.entries(size.H);
+    double* const decays = weighs ? memory.take<double>(entries) : nullptr;
     if (launch == nullptr) return;
     with_width<Tiles>((std::max)(size.Dk, size.Dv), [&](auto width) {
       for (const bool forward : {false, true}) {
@@ -94,7 +125,7 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
                            q,
                            k,
                            v,
-                           borders,
+                           decays,
                            end_of(forward ? in.initial_forward : in.initial_backward),
                            end_of(forward ? out.final_forward : out.final_backward),
                            partial,
@@ -111,7 +142,10 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
           call.initial.z = bhld<const float>(copy, s.on_device.count, size.H, size.Dk, 1);
         }
         const index_t slices = (size.Dv + 31) / 32, tasks = s.on_device.count * size.H * slices;
-        (*launch)("sweep", sweep<T, width.value, Mask, Norm>, tasks, 288, 0, call, mask, norm, slices, tasks);
+        if (weighs)
+          (*launch)("write_decays", write_decays<Mask>, blocks_for(entries), threads_of_small, 0, s.on_device, size.H, mask,
+                    borders, forward, decays, entries);
+        (*launch)("sweep", sweep<T, width.value, Norm>, tasks, 288, 0, call, norm, slices, tasks);
       }
     });
   } else {
@@ -132,7 +166,7 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
     call.out = out.y;
     call.fast_out = has_fast_rows(out.y);
     if (Norm::uses_row_sum) call.row_sum = out.row_sum;
-    if constexpr (Mask::gaps != gap::none) {
+    if (weighs) {
       call.gaps = plan_gaps<T>(s, size.H, memory);
       if (launch != nullptr) launch_gaps(*launch, s, size.H, mask, borders, false, call.gaps);
     }

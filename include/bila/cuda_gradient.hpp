@@ -44,7 +44,9 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
   float* const dZ = memory.take<float>(entries);
   float* const parts = to.scale != nullptr || to.diagonal != nullptr ? memory.take<float>(entries) : nullptr;
   gap_table<exponent<T>> gaps{}, swapped{};
-  if constexpr (Mask::gaps != gap::none) {
+  const border_gaps borders{in.initial_forward.log_decay, in.initial_backward.log_decay};
+  const bool weighs = Mask::gaps != gap::none || borders.given();
+  if (weighs) {
     gaps = plan_gaps<T>(s, size.H, memory);
     swapped = plan_gaps<T>(s, size.H, memory);
   }
@@ -71,7 +73,6 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
     send_table(*launch, const_cast<index_t*>(s.on_device.table), segments_of(in, size), s.on_device.count, s.on_device.packed);
   const operand<T> q = operand_of(in.q, size.H), k = operand_of(in.k, size.H), v = operand_of(in.v, size.H);
   const operand<T> slopes = operand_of(tensor_view<const T>(dN), size.H);
-  const border_gaps borders{in.initial_forward.log_decay, in.initial_backward.log_decay};
   const bool forward = in.direction != direction::backward, backward = in.direction != direction::forward;
   const bool biased = Norm::uses_row_sum;
 
@@ -93,7 +94,7 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
               tensor_view<const T>(dN), dZ, parts, entries);
     (*launch)("add_up", add_up, 1, 1024, 0, parts, entries, to.diagonal);
   }
-  if constexpr (Mask::gaps != gap::none) {
+  if (weighs) {
     launch_gaps(*launch, s, size.H, mask, borders, false, gaps);
     launch_gaps(*launch, s, size.H, mask, border_gaps{}, true, swapped);
   }

@@ -24,12 +24,12 @@ MAY_INCLUDE = {
     "backend": BASE | {"view", "kernel"},
 }
 LAYERS = {"kernel/reference", "kernel/eigen"}  # chosen by the caller of attend, so nothing below it knows them, nor they each other
-SEES_EVERYTHING = {"attend", "gradient", "feature", "bila", "door", "gradient_door", "cuda"}  # the doors, and all of them
+SEES_EVERYTHING = {"attend", "gradient", "feature", "bila", "door", "gradient_door", "cuda", "cuda_attend", "cuda_gradient"}  # the doors, and all of them
 MAY_INCLUDE_EIGEN = {"view/eigen", "kernel/eigen", "kernel/registers"}
 MAY_DEFINE_MACROS = {"config", "version"}
 
 KEPT_AS_RECEIVED = {"tests/contract"}  # programs that must go on compiling byte for byte
-SOURCE_SUFFIXES = {".hpp", ".cpp", ".cmake", ".py", ".sh"}
+SOURCE_SUFFIXES = {".hpp", ".cpp", ".cu", ".cmake", ".py", ".sh"}
 SOURCE_NAMES = {"CMakeLists.txt", "run"}
 PROSE_SUFFIXES = {".md", ".json", ".in", ".txt"}
 

@@ -41,6 +41,8 @@ struct gap_table {
 struct border_gaps {
   tensor_view<const float> before, after;
 
+  bool given() const { return before.data != nullptr || after.data != nullptr; }
+
   static __device__ double at(const tensor_view<const float>& x, index_t n, index_t h) {
     return x.data == nullptr ? 0.0 : static_cast<double>(x(n, h, 0, 0));
   }

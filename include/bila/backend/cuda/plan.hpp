@@ -5,7 +5,6 @@
 #include <bila/backend/cuda/padding.hpp>
 #include <bila/backend/cuda/product.hpp>
 #include <bila/backend/cuda/recurrent.hpp>
-#include <bila/form/automatic.hpp>
 #include <bila/view/inputs.hpp>
 
 #include <type_traits>
@@ -47,34 +46,6 @@ struct working {
 inline index_t chunk_of(index_t size) { return (std::clamp)((size + 127) / 128 * 128, index_t{128}, index_t{1024}); }
 
 inline constexpr index_t one_state_chunk = 512;
-
-template <class T>
-index_t longest(const inputs<T>& in, const geometry& size) {
-  const segments pieces = segments_of(in, size);
-  index_t result = 0;
-  for (index_t b = 0; b < (in.lengths.empty() ? 1 : size.B); ++b)
-    for (index_t n = 0; n < pieces.count(); ++n) result = (std::max)(result, pieces(b, n).count);
-  return result;
-}
-
-/// What a form does for these inputs. `has_states`: some state is given or asked for; `back`: the gradient is; `of_gaps`: the
-/// gaps' too.
-template <class Tiles, class Mask, class Form, class T>
-working work_of(const Form& form, const inputs<T>& in, const geometry& size, bool has_states, bool back = false,
-                bool of_gaps = false) {
-  const bool alike = Mask::gaps == gap::none && in.direction == direction::both && in.diagonal == 1 && !has_states && !of_gaps;
-  if constexpr (std::is_same_v<Form, form::full>) {
-    return {way_of_working::full, 0};
-  } else if constexpr (std::is_same_v<Form, form::recurrent>) {
-    return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::recurrent, 0};
-  } else if constexpr (std::is_same_v<Form, form::chunkwise>) {
-    return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::chunks, chunk_of(form.size)};
-  } else {
-    const index_t L = (std::max)(longest(in, size), size.Lk), D = (std::max)(size.Dk, size.Dv);
-    if (!has_states && L < Tiles::shortest_linear(D, back)) return {way_of_working::full, 0};
-    return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::chunks, Tiles::chunk(L, back)};
-  }
-}
 
 /// The head size that a kernel is compiled for.
 template <class Tiles>

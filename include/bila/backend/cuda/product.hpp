@@ -15,20 +15,6 @@
 namespace bila::inline v0_1::cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// e^x for x <= 0, to 2^-22; what would be no normal number is 0.
-template <class Exponent>
-__device__ float fast_exp(Exponent x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(static_cast<float>(x) * 1.4426950408889634f));
-  return y;
-}
-
-/// sum_x of the four lanes that share a row.
-__device__ inline float sum_of_row(float x) {
-  x += __shfl_xor_sync(0xffffffffu, x, 1);
-  return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
 template <class T, int D, class Tiles, class Finish>
 BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::threads,
                                    product_memory<T, D, Tiles, Finish::learns>::Tile.per_sm)
@@ -39,6 +25,7 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::
   using sum = exponent<T>;
   constexpr int panel = Tile.panel, stride = memory::stride, threads = memory::threads;
   constexpr bool learns = Finish::learns;
+  constexpr int pieces = (D + panel - 1) / panel;  // of a state
   constexpr bool paired =
       !learns && D <= 64 && sizeof(T) == 2 && Tile.per_sm < 3;           // two blocks of keys at a time, where registers allow it
   constexpr bool hold_q = D <= 64 && sizeof(T) == 2 && Tile.per_sm < 3;  // q's fragments stay in registers
@@ -56,50 +43,7 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::
     if (at.rows_left == 0) continue;
     const bool weighted = c.gaps.weights != nullptr;
     const bool ordered = weighted || learns || !c.left || !c.right || c.diagonal != 1;  // else every key is like another
-
-    // The steps: panels of keys, the diagonal's first, then to the left, then to the right; then pieces of the states.
-    const int keys = at.keys, panels = (keys + panel - 1) / panel, middle = ordered ? at.from_key / panel : 0;
-    const int to_left = !ordered || !c.left ? 0 : middle, to_right = !ordered ? panels - 1 : c.right ? panels - 1 - middle : 0;
-    const bool twice = learns && to_left > 0;  // the left is to be complete before the diagonal is added
-    const int key_steps = c.only_state || panels == 0 ? 0 : 1 + to_left + to_right + (twice ? 1 : 0);
-    constexpr int pieces = (D + panel - 1) / panel;
-    const int steps = key_steps + (c.states.S != nullptr ? pieces : 0);
-    const auto panel_of = [&](int step) {
-      if (step <= to_left) return middle - step;
-      if (twice && step == to_left + 1) return middle;
-      return ordered ? middle + step - to_left - (twice ? 1 : 0) : step;
-    };
-    const auto load = [&](int step) {
-      typename memory::stage& to = shared.stages[step % Tile.stages];
-      if (step >= key_steps) {
-        const int piece = (step - key_steps) * panel;
-        const T* const S = c.states.S + 2 * at.state * D * D + piece * D;
-        constexpr int there = D < panel ? D : panel;
-        load_tokens<there, D, stride, threads>(to.k, rows<const T>{S, there, D, D, 1}, true);
-        if (!c.only_state) load_tokens<there, D, stride, threads>(to.v, rows<const T>{S + D * D, there, D, D, 1}, true);
-        if (piece == 0) {
-          load_numbers<threads>(shared.z, c.states.z + 2 * at.state * D, 2 * D, c.only_state ? D : 2 * D);
-          if (threadIdx.x < 2)
-            shared.unit[threadIdx.x] = threadIdx.x == 1 && c.only_state ? 1 : c.states.unit[2 * at.state + threadIdx.x];
-        }
-        return;
-      }
-      const int from = panel_of(step) * panel, there = keys - from;
-      const auto rows_of = [&](const operand<T>& x, const T* data) {
-        return rows<const T>{data + from * x.x.strides[2], there, x.x.features(), x.x.strides[2], x.x.strides[3]};
-      };
-      load_tokens<panel, D, stride, threads>(to.k, rows_of(c.k, at.k), c.k.fast);
-      load_tokens<panel, D, stride, threads>(to.v, rows_of(c.v, at.v), c.v.fast);
-      const int entries = (there + block - 1) / block * block;
-      if (weighted) {
-        load_numbers<threads>(to.weights, c.gaps.weights + at.key_entry + from, panel, entries);
-        if (ordered && from / panel == middle) load_numbers<threads>(to.sums, c.gaps.sums + at.key_entry + from, panel, entries);
-        if (const int i = static_cast<int>(threadIdx.x); i < panel / block)  // too few, and not aligned, for copies of 16 bytes
-          to.block_sums[i] = i < entries / block ? c.gaps.block_sums[(at.key_entry + from) / block + i] : both_ways<sum>{0, 0};
-      }
-      if constexpr (learns)
-        if (c.column_bias != nullptr) load_numbers<threads>(to.bias, c.column_bias + at.key_entry + from, panel, entries);
-    };
+    const product_steps walked(c, at, panel, D, ordered, learns);
     load_tokens<memory::rows, D, stride, threads>(shared.q, c.q.tokens(at.row, at.h, at.token, at.rows_left), c.q.fast);
     if constexpr (memory::keeps_partner)
       if (c.dots != nullptr)
@@ -109,7 +53,7 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::
     const int mine = warp * block, there = at.rows_left - mine < block ? at.rows_left - mine : block;  // this warp's rows
     const bool works = there > 0;
     const int block_row = (at.from_key + mine) / block;  // which block of the chunk they are
-    const int blocks = (keys + block - 1) / block;
+    const int blocks = (at.keys + block - 1) / block;
     token_weights weights[2] = {{1, 1, 1, 1}, {1, 1, 1, 1}};  // of rows g and g + 8
     float row_bias[2] = {1, 1};
     if (works) {
@@ -277,7 +221,7 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::
 
     // The first rounds only load: one place in the code, and a body less.
 #pragma unroll 1
-    for (int round = 0; round < steps + Tile.stages; ++round) {
+    for (int round = 0; round < walked.steps + Tile.stages; ++round) {
       const int step = round - Tile.stages;
       if (step >= 0) {
         wait_for_copies<Tile.stages - 1>();
@@ -289,30 +233,30 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::
             for (int k = 0; k < D / block; ++k) q[k] = F::template load_a<stride>(q_rows + k * block);
           }
         }
-        if (works && step < key_steps) {
-          const int first_block = panel_of(step) * (panel / block);
+        if (works && step < walked.key_steps) {
+          const int first_block = walked.panel_of(step) * (panel / block);
           const int end_block = first_block + panel / block < blocks ? first_block + panel / block : blocks;
           const int own = block_row - first_block, last = (block_row < end_block ? block_row : end_block) - first_block;
           if (!ordered) {
             walk(here, 0, end_block - first_block, false);
           } else {
-            if (c.left && step <= to_left) walk(here, last - 1, last, true);
-            if (step == (twice ? to_left + 1 : 0)) on_diagonal(here, own * block);
-            if (c.right && (step > to_left || (step == 0 && !twice))) {
+            if (c.left && step <= walked.to_left) walk(here, last - 1, last, true);
+            if (step == (walked.twice ? walked.to_left + 1 : 0)) on_diagonal(here, own * block);
+            if (c.right && (step > walked.to_left || (step == 0 && !walked.twice))) {
               const int from = own >= 0 ? own + 1 : 0;
               walk(here, from, end_block - first_block - from, false);
             }
           }
         }
         if constexpr (learns)
-          if (works && c.dots != nullptr && step == key_steps - 1) {
+          if (works && c.dots != nullptr && step == walked.key_steps - 1) {
             float now[2];
             dot(now);
             dots[0][1] = now[0] - before[0];
             dots[1][1] = now[1] - before[1];
           }
-        if (works && step >= key_steps) {
-          const int piece = step - key_steps;
+        if (works && step >= walked.key_steps) {
+          const int piece = step - walked.key_steps;
           const float unit[2] = {shared.unit[0], shared.unit[1]};
           float read[2][2], read_unit[2][2];  // of row g + 8 half, by way
 #pragma unroll
@@ -421,7 +365,7 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::
         }
         __syncthreads();
       }
-      if (round < steps) load(round);
+      if (round < walked.steps) shared.load(c, walked, round);
       close_copies();
     }
 

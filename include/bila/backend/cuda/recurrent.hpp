@@ -15,7 +15,7 @@ struct sweep_call {
   sequences s;
   index_t H;
   operand<T> q, k, v;
-  border_gaps borders;
+  const double* decays;  // per entry: of the gap by which the state comes to the token
   end_state<const float> initial;
   end_state<float> final;
   float* partial;  // (tokens, Dv + 1) of each row and head, [row, H, L]: what the other sweep found
@@ -25,13 +25,28 @@ struct sweep_call {
   tensor_view<float> row_sum;
 };
 
+/// The decays of a call's gaps, in double: crossed on the way to each token.
+template <class Mask>
+BILA_KERNEL void write_decays(const sequences s, const index_t H, const __grid_constant__ Mask mask, const border_gaps borders,
+                              const bool forward, double* const to, const index_t entries) {
+  for (index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < entries;
+       i += static_cast<index_t>(gridDim.x) * blockDim.x) {
+    const place at = s.find(i / block, H, block);
+    const index_t t = at.unit * block + i % block, gap = forward ? t : t + 1, count = s.tokens(at.n);
+    if (t >= count) continue;
+    const bool border = forward ? gap == 0 : gap == count;
+    to[i] = exp(border ? border_gaps::at(forward ? borders.before : borders.after, at.n, at.h)
+                       : gap_of(s, mask, forward, at.n, at.h, gap));
+  }
+}
+
 /// A block of threads has 32 columns of a state and its row sums, 8 lanes a column.
 ///
 /// A float state multiplied by 1 - 2^-24 at every token drifts, so the decay is held back in double and the state settled when it
 /// falls below one half: the state is held times what the registers have.
-template <class T, int D, class Mask, class Norm>
-BILA_KERNEL void __launch_bounds__(288) sweep(const __grid_constant__ sweep_call<T> c, const __grid_constant__ Mask mask,
-                                              const __grid_constant__ Norm norm, const index_t slices, const index_t tasks) {
+template <class T, int D, class Norm>
+BILA_KERNEL void __launch_bounds__(288)
+    sweep(const __grid_constant__ sweep_call<T> c, const __grid_constant__ Norm norm, const index_t slices, const index_t tasks) {
   constexpr int columns = 32, parts = 8, per_lane = D / parts;
   __shared__ float q[block][D], k[block][D], v[block][columns + 1], N[block][columns + 1];
   __shared__ double decay[block];
@@ -78,12 +93,7 @@ BILA_KERNEL void __launch_bounds__(288) sweep(const __grid_constant__ sweep_call
         v[r][d] = first_column + d < Dv ? wide(vs(r, first_column + d)) : 0;
       }
       if (threadIdx.x < there) {
-        const index_t t = first + threadIdx.x;
-        v[threadIdx.x][columns] = 1;
-        const double log = c.forward
-                               ? (t == 0 ? border_gaps::at(c.borders.before, n, h) : gap_of(c.s, mask, true, n, h, t))
-                               : (t + 1 == count ? border_gaps::at(c.borders.after, n, h) : gap_of(c.s, mask, false, n, h, t + 1));
-        decay[threadIdx.x] = exp(log);
+        decay[threadIdx.x] = c.decays == nullptr ? 1 : c.decays[c.s.first_entry(n, h, c.H) + first + threadIdx.x];
       }
       __syncthreads();
       if (works) {

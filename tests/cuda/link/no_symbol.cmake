@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+# Fails if one of OBJECTS has a symbol that contains WORD. Needs NM, OBJECTS and WORD.
+foreach(object ${OBJECTS})
+  execute_process(COMMAND "${NM}" -C "${object}" RESULT_VARIABLE status OUTPUT_VARIABLE symbols ERROR_VARIABLE answer)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "${NM} ${object}: ${answer}")
+  endif()
+  if(NOT symbols MATCHES "bila")
+    message(FATAL_ERROR "${object} has no symbol of bila: this looks at the wrong file")
+  endif()
+  string(REGEX MATCH "[^\n]*${WORD}[^\n]*" found "${symbols}")
+  if(found)
+    message(FATAL_ERROR "${object} has ${found}")
+  endif()
+endforeach()

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tiles that nobody would choose, for one type, BILA_TEST_TYPE: what a GPU with less shared memory, or a later table, may bring.
+#include "cuda/support/foreign.hpp"
+
+#include <bila/cuda.hpp>
+
+#include <variant>
+
+namespace test::device {
+
+/// One warp, one block of keys at a time, the shortest chunks.
+struct smallest {
+  static constexpr int narrowest = 64, widest = 128;
+  static constexpr bila::cuda::product_tile product(int, int) { return {1, 16, 2, 1}; }
+  static constexpr bila::cuda::summary_tile summary(int, int) { return {16, 2, 1}; }
+  static constexpr bila::index_t shortest_linear(bila::index_t) { return 1; }
+  static constexpr bila::index_t chunk = 128;
+};
+
+/// Nearly all of the shared memory of an sm_90.
+struct large {
+  static constexpr int narrowest = 128, widest = 256;
+  static constexpr bila::cuda::product_tile product(int bytes, int D) {
+    if (bytes == 4) return {2, D <= 128 ? 128 : 64, 1, 1};
+    return {4, 128, D == 128 ? 2 : 1, 1};
+  }
+  static constexpr bila::cuda::summary_tile summary(int bytes, int D) { return {128, bytes * D <= 256 ? 2 : 1, 1}; }
+  static constexpr bila::index_t shortest_linear(bila::index_t) { return 100000; }
+  static constexpr bila::index_t chunk = 1024;
+};
+
+namespace {
+
+constexpr bila::norm::row_sum norm{1e-6};
+
+/// f(form, tiles)
+template <class Function>
+auto with(tile_choice tiles, const any_form& form, const Function& f) {
+  return std::visit([&](const auto& chosen) { return tiles == tile_choice::smallest ? f(chosen, smallest{}) : f(chosen, large{}); }, form);
+}
+
+}  // namespace
+
+template <class T>
+void attend(const on& at, tile_choice tiles, const any_form& form, const gap_mask& mask, const bila::inputs<T>& in,
+            const bila::outputs<T>& out) {
+  with(tiles, form, [&](const auto& f, auto choice) {
+    bila::attend<decltype(choice)>(bila::cuda::on{at.where, at.workspace}, f, mask, norm, in, out);
+  });
+}
+
+template <class T>
+std::size_t workspace_bytes(tile_choice tiles, const any_form& form, const gap_mask& mask, const bila::inputs<T>& in,
+                            const bila::outputs<T>& out) {
+  return with(tiles, form, [&](const auto& f, auto choice) {
+    return bila::workspace_bytes<decltype(choice)>(bila::cuda::on{}, f, mask, norm, in, out);
+  });
+}
+
+template <class T>
+void gradient(const on& at, tile_choice tiles, const any_form& form, const gap_mask& mask, const bila::inputs<T>& in,
+              const bila::saved<T>& kept, const bila::output_gradients<T>& dy, const bila::gradients<T>& to) {
+  with(tiles, form, [&](const auto& f, auto choice) {
+    bila::gradient<decltype(choice)>(bila::cuda::on{at.where, at.workspace}, f, mask, norm, in, kept, dy, to);
+  });
+}
+
+template <class T>
+std::size_t gradient_workspace_bytes(tile_choice tiles, const any_form& form, const gap_mask& mask, const bila::inputs<T>& in,
+                                     const bila::saved<T>& kept, const bila::output_gradients<T>& dy, const bila::gradients<T>& to) {
+  return with(tiles, form, [&](const auto& f, auto choice) {
+    return bila::gradient_workspace_bytes<decltype(choice)>(bila::cuda::on{}, f, mask, norm, in, kept, dy, to);
+  });
+}
+
+using T = BILA_TEST_TYPE;
+template void attend(const on&, tile_choice, const any_form&, const gap_mask&, const bila::inputs<T>&, const bila::outputs<T>&);
+template std::size_t workspace_bytes(tile_choice, const any_form&, const gap_mask&, const bila::inputs<T>&, const bila::outputs<T>&);
+template void gradient(const on&, tile_choice, const any_form&, const gap_mask&, const bila::inputs<T>&, const bila::saved<T>&,
+                       const bila::output_gradients<T>&, const bila::gradients<T>&);
+template std::size_t gradient_workspace_bytes(tile_choice, const any_form&, const gap_mask&, const bila::inputs<T>&,
+                                              const bila::saved<T>&, const bila::output_gradients<T>&, const bila::gradients<T>&);
+
+}  // namespace test::device
