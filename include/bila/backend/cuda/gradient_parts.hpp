@@ -43,55 +43,57 @@ struct norm_call {
   float* scales;      // per entry: the token's part in the gradient of the scale; null: not wanted
 };
 
-/// dN_i = numerator dy_i, dZ_i (math 4.1).
+/// dN_i = numerator dy_i, dZ_i (math 4.1). A group of lanes has four tokens of a block; where a lane has but 8 features of each,
+/// they are all on their way before the first is looked at.
 template <class T, class Norm>
 BILA_KERNEL void pass_norm(const __grid_constant__ norm_call<T> c, const __grid_constant__ Norm norm, const index_t tokens) {
-  const int lane = static_cast<int>(threadIdx.x) % lanes_per_token;
+  const int lane = static_cast<int>(threadIdx.x) % lanes_per_token, width = static_cast<int>(c.dy.features());
   const index_t step = threads_in_grid() / lanes_per_token * tokens_per_group;
   for (index_t first = thread_number() / lanes_per_token * tokens_per_group; first < tokens; first += step) {
-    const token_place start(c.s, c.H, first);  // of tokens in one block
-    const index_t row = c.s.row(start.n), count = c.s.tokens(start.n);
-#pragma unroll 2
-    for (int i = 0; i < tokens_per_group; ++i) {
-      const bool there = start.t + i < count;
-      const index_t token = c.s.first(start.n) + start.t + i;
-      const int width = there ? static_cast<int>(c.dy.features()) : 0;
-      float product = 0;
-      const auto each = [&](const auto& work) {
-        if (c.fast)
-          for (int d = lane * 8; d < width; d += 8 * lanes_per_token) {
-            float y[8], dy[8];
-            reinterpret_cast<const eight<T>*>(&c.y(row, start.h, token, d))->read(y);
-            reinterpret_cast<const eight<T>*>(&c.dy(row, start.h, token, d))->read(dy);
-            work(d, y, dy, 8);
-          }
-        else
-          for (int d = lane; d < width; d += lanes_per_token) {
-            const float y[8] = {wide(c.y(row, start.h, token, d))}, dy[8] = {wide(c.dy(row, start.h, token, d))};
-            work(d, y, dy, 1);
-          }
-      };
-      each([&](int, const float(&y)[8], const float(&dy)[8], int n) {
-#pragma unroll
-        for (int e = 0; e < 8; ++e)
-          if (e < n) product += y[e] * dy[e];
-      });
+    const token_place start(c.s, c.H, first);
+    const index_t row = c.s.row(start.n), token = c.s.first(start.n) + start.t, left = c.s.tokens(start.n) - start.t;
+    const int count = static_cast<int>(left < 0 ? 0 : left < tokens_per_group ? left : tokens_per_group);
+    const auto finish = [&](int i, float product, auto&& write) {
       product = sum_of_token(product);
-      const float Z = there && c.row_sum.data != nullptr ? c.row_sum(row, start.h, token, 0) : 1.0f;
+      const bool there = i < count;
+      const float Z = there && c.row_sum.data != nullptr ? c.row_sum(row, start.h, token + i, 0) : 1.0f;
       const auto slope = norm.slope(Z, c.scale, product);
-      each([&](int d, const float(&)[8], const float(&dy)[8], int n) {
-        if (n == 8) {
-          float dN[8];
+      if (there) write(slope.numerator);
+      if (lane != 0) return;
+      c.dZ[first + i] = there ? slope.row_sum : 0.0f;
+      if (c.scales != nullptr) c.scales[first + i] = there ? slope.scale : 0.0f;
+    };
+    if (c.fast && width <= 8 * lanes_per_token) {
+      const int d = lane * 8;
+      eight<T> y[tokens_per_group] = {}, dy[tokens_per_group] = {};
 #pragma unroll
-          for (int e = 0; e < 8; ++e) dN[e] = slope.numerator * dy[e];
-          reinterpret_cast<eight<T>*>(&c.dN(row, start.h, token, d))->write(dN);
-        } else {
-          c.dN(row, start.h, token, d) = narrow<T>(slope.numerator * dy[0]);
+      for (int i = 0; i < tokens_per_group; ++i)
+        if (i < count && d < width) {
+          y[i] = *reinterpret_cast<const eight<T>*>(&c.y(row, start.h, token + i, d));
+          dy[i] = *reinterpret_cast<const eight<T>*>(&c.dy(row, start.h, token + i, d));
         }
-      });
-      if (lane == 0) {
-        c.dZ[first + i] = there ? slope.row_sum : 0.0f;
-        if (c.scales != nullptr) c.scales[first + i] = there ? slope.scale : 0.0f;
+#pragma unroll
+      for (int i = 0; i < tokens_per_group; ++i) {
+        float a[8], b[8], product = 0;
+        y[i].read(a);
+        dy[i].read(b);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) product += a[e] * b[e];
+        finish(i, product, [&](float numerator) {
+#pragma unroll
+          for (int e = 0; e < 8; ++e) b[e] *= numerator;
+          if (d < width) reinterpret_cast<eight<T>*>(&c.dN(row, start.h, token + i, d))->write(b);
+        });
+      }
+    } else {
+      for (int i = 0; i < tokens_per_group; ++i) {
+        float product = 0;
+        for (int d = lane; i < count && d < width; d += lanes_per_token)
+          product += wide(c.y(row, start.h, token + i, d)) * wide(c.dy(row, start.h, token + i, d));
+        finish(i, product, [&](float numerator) {
+          for (int d = lane; d < width; d += lanes_per_token)
+            c.dN(row, start.h, token + i, d) = narrow<T>(numerator * wide(c.dy(row, start.h, token + i, d)));
+        });
       }
     }
   }

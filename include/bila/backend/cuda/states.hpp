@@ -107,13 +107,15 @@ BILA_KERNEL void __launch_bounds__(256, summary_memory<T, D, Tiles>::Tile.per_sm
     if (here.count == 0) continue;
     const int count = here.count, first_feature = here.first_feature;
     const index_t number = here.number, entry = here.entry;
-    const rows<const T> k{here.k, count, c.k.x.features() - first_feature, c.k.x.strides[2], c.k.x.strides[3]};
-    const rows<const T> v{here.v, count, c.v.x.features(), c.v.x.strides[2], c.v.x.strides[3]};
     const auto load = [&](int step) {
       T* const to = stages + step % Tile.stages * memory::stage;
-      const int from = step * panel;
-      load_tokens<panel, memory::slice, memory::k_stride, 256>(to, k.slice(from, count - from), c.k.fast);
-      load_tokens<panel, D, memory::v_stride, 256>(to + panel * memory::k_stride, v.slice(from, count - from), c.v.fast);
+      const int from = step * panel, left = here.count - from;
+      const auto rows_of = [&](const operand<T>& x, const T* data, index_t width) {
+        return rows<const T>{data + from * x.x.strides[2], left, width, x.x.strides[2], x.x.strides[3]};
+      };
+      load_tokens<panel, memory::slice, memory::k_stride, 256>(to, rows_of(c.k, here.k, c.k.x.features() - here.first_feature),
+                                                               c.k.fast);
+      load_tokens<panel, D, memory::v_stride, 256>(to + panel * memory::k_stride, rows_of(c.v, here.v, c.v.x.features()), c.v.fast);
     };
     const int steps = (count + panel - 1) / panel;
     for (int step = 0; step < Tile.stages - 1 || step < 1; ++step) {
@@ -121,52 +123,34 @@ BILA_KERNEL void __launch_bounds__(256, summary_memory<T, D, Tiles>::Tile.per_sm
       close_copies();
     }
 
-    // The weights of the chunk's tokens: of the block, times what lies between it and the chunk's end.
+    // The weights of the chunk's tokens: of the block, times what lies between it and the chunk's end. Half of the threads for
+    // either way, each with its own sum, so that no thread waits for another.
     const int blocks = (count + block - 1) / block;
-    if (c.gaps.weights != nullptr) {
-      // A warp for either way adds up what lies between each block and the chunk's end, 32 blocks at a time.
-      const auto* const sums = c.gaps.block_sums + entry / block;
-      const int me = static_cast<int>(threadIdx.x) % 32;
-      if (warp == 0 || warp == 4) {
-        exponent<T> so_far = 0;
-        for (int from = 0; from < blocks; from += 32) {
-          const int j = way == 0 ? blocks - 1 - from - me : from + me;
-          const bool there = from + me < blocks;
-          const exponent<T> own = !there ? exponent<T>(0) : way == 0 ? sums[j].forward : sums[j].backward;
-          exponent<T> up_to = own;
-#pragma unroll
-          for (int reach = 1; reach < 32; reach *= 2) {
-            const exponent<T> before = __shfl_up_sync(0xffffffffu, up_to, reach);
-            if (me >= reach) up_to += before;
-          }
-          exponent<T> between = __shfl_up_sync(0xffffffffu, up_to, 1);
-          if (me == 0) between = 0;
-          if (there) (way == 0 ? w_forward : w_backward)[j * block] = static_cast<float>(exp(so_far + between));
-          so_far += __shfl_sync(0xffffffffu, up_to, 31);
+    float* const w_here = way == 0 ? w_forward : w_backward;
+    T* const columns_here = columns + 2 * way * c.chunk;
+    for (int j = static_cast<int>(threadIdx.x) % 128; j < static_cast<int>(c.chunk); j += 128) {
+      float weight = j < count ? 1.0f : 0.0f;
+      if (c.gaps.weights != nullptr) {
+        const auto* const sums = c.gaps.block_sums + entry / block;
+        exponent<T> between = 0, all = 0;
+#pragma unroll 4
+        for (int h = 0; h < blocks; ++h) {
+          const exponent<T> one = way == 0 ? sums[h].forward : sums[h].backward;
+          all += one;
+          if (way == 0 ? h > j / block : h < j / block) between += one;
         }
-        if (first_feature == 0 && me == 0) c.to.total[2 * number + way] = static_cast<double>(exp(so_far));
+        if (j == 0 && first_feature == 0) c.to.total[2 * number + way] = static_cast<double>(exp(all));
+        if (j < count) {
+          const token_weights& w = c.gaps.weights[entry + j];
+          weight = static_cast<float>(exp(between)) * (way == 0 ? w.write_forward : w.write_backward);
+        }
+      } else if (j == 0 && first_feature == 0) {
+        c.to.total[2 * number + way] = 1;
       }
-    } else if (threadIdx.x < 2 && first_feature == 0) {
-      c.to.total[2 * number + threadIdx.x] = 1;
-    }
-    __syncthreads();
-    for (int j = static_cast<int>(threadIdx.x); j < static_cast<int>(c.chunk); j += 256) {
-      const bool there = j < count;
-      float forward = there ? 1.0f : 0.0f, backward = forward;
-      if (c.gaps.weights != nullptr && there) {
-        const token_weights w = c.gaps.weights[entry + j];
-        forward = w.write_forward * w_forward[j / block * block];
-        backward = w.write_backward * w_backward[j / block * block];
-      }
-      const float own = !there ? 0.0f : c.c == nullptr ? 1.0f : c.c[entry + j];
-      const float by_forward = forward * own, by_backward = backward * own;
-      columns[j] = narrow<T>(by_forward);
-      columns[c.chunk + j] = narrow<T>(by_forward - wide(columns[j]));
-      columns[2 * c.chunk + j] = narrow<T>(by_backward);
-      columns[3 * c.chunk + j] = narrow<T>(by_backward - wide(columns[2 * c.chunk + j]));
-      __syncwarp();  // all of a block's tokens have read its factor
-      w_forward[j] = forward;
-      w_backward[j] = backward;
+      const float x = j < count && c.c != nullptr ? weight * c.c[entry + j] : weight;
+      w_here[j] = weight;
+      columns_here[j] = narrow<T>(x);
+      columns_here[c.chunk + j] = narrow<T>(x - wide(columns_here[j]));
     }
     __syncthreads();
 
