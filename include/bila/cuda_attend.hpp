@@ -40,6 +40,7 @@ index_t longest(const inputs<T>& in, const geometry& size) {
 template <class Tiles, class Mask, class Form, class T>
 working work_of(const Form& form, const inputs<T>& in, const geometry& size, bool has_states, bool back = false,
                 bool of_gaps = false) {
+  if (size.Lk != size.L && size.Lk == 0) return {way_of_working::full, 0};  // no keys, no state
   const bool alike = Mask::gaps == gap::none && in.direction == direction::both && in.diagonal == 1 && !has_states && !of_gaps;
   if constexpr (std::is_same_v<Form, form::full>) {
     return {way_of_working::full, 0};
@@ -225,10 +226,11 @@ std::size_t workspace_bytes(const cuda::on& backend, const Form& form, const Mas
 /// As on the CPU (see `inputs` and `outputs`), with these differences. T is float, bila::bf16 or bila::f16; head sizes up to 256.
 /// All tensors, gates and states lie in device memory; offsets and lengths are the host's and are copied before the call returns.
 /// The numbers of the gates are not looked at: one above 0 counts as 0. A mask is any trivially copyable type whose log_forward and
-/// log_backward a device may call. Chunks are 128 to 1024 tokens long, whole multiples of 128. Products of 16-bit numbers are
-/// summed in float; float goes through three tf32 products each. Nothing is allocated, nothing waits, and a CUDA graph may capture
-/// the call. The same bits every time, and in every place of a batch. Throws std::invalid_argument naming the argument, the place
-/// and the value, before anything is launched, and std::runtime_error with CUDA's words. Source: LION (arXiv 2502.16249).
+/// log_backward a device may call. In f16 a weighted score, and an initial state's number, must fit f16. Chunks are 128 to 1024
+/// tokens long, whole multiples of 128. Products of 16-bit numbers are summed in float; float goes through three tf32 products
+/// each. Nothing is allocated, nothing waits, and a CUDA graph may capture the call. The same bits every time, and in every place
+/// of a batch. Throws std::invalid_argument naming the argument, the place and the value, before anything is launched, and
+/// std::runtime_error with CUDA's words. Source: LION (arXiv 2502.16249).
 template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
 void attend(const cuda::on& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
             const outputs<T>& out) {

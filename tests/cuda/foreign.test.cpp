@@ -31,7 +31,8 @@ template <class T>
 struct doors {
   std::function<std::size_t(const bila::inputs<T>&, const bila::outputs<T>&)> bytes;
   std::function<void(const test::device::on&, const bila::inputs<T>&, const bila::outputs<T>&)> attend;
-  std::function<std::size_t(const bila::inputs<T>&, const bila::saved<T>&, const bila::output_gradients<T>&, const bila::gradients<T>&)>
+  std::function<std::size_t(const bila::inputs<T>&, const bila::saved<T>&, const bila::output_gradients<T>&,
+                            const bila::gradients<T>&)>
       gradient_bytes;
   std::function<void(const test::device::on&, const bila::inputs<T>&, const bila::saved<T>&, const bila::output_gradients<T>&,
                      const bila::gradients<T>&)>
@@ -42,7 +43,8 @@ template <class T>
 test::device::outcome<T> learn_by(test::image& memory, const doors<T>& door, const test::lesson<T>& x, test::learned<T> to,
                                   const bila::inputs<T>& in) {
   const bila::outputs<T> out{memory.out(to.y.view()), memory.out(to.row_sum.view()),
-                             test::device::out(memory, to.final_forward.view()), test::device::out(memory, to.final_backward.view())};
+                             test::device::out(memory, to.final_forward.view()),
+                             test::device::out(memory, to.final_backward.view())};
   const bila::saved<T> saved{out.y, out.row_sum};
   const bila::output_gradients<T> dy{memory.in(x.dy.view()), test::device::in(memory, x.by_forward.view()),
                                      test::device::in(memory, x.by_backward.view())};
@@ -66,15 +68,14 @@ void check_tiles(tile_choice tiles, const test::lesson<T>& x) {
     test::image memory;
     const auto in = test::device::in(memory, x.inputs());
     const auto mask = std::get<test::device::gap_mask>(test::device::in(memory, x.x.mask()));
-    const doors<T> door{
-        [&](const auto& i, const auto& o) { return test::device::workspace_bytes<T>(tiles, form, mask, i, o); },
-        [&](const auto& at, const auto& i, const auto& o) { test::device::attend<T>(at, tiles, form, mask, i, o); },
-        [&](const auto& i, const auto& s, const auto& d, const auto& g) {
-          return test::device::gradient_workspace_bytes<T>(tiles, form, mask, i, s, d, g);
-        },
-        [&](const auto& at, const auto& i, const auto& s, const auto& d, const auto& g) {
-          test::device::gradient<T>(at, tiles, form, mask, i, s, d, g);
-        }};
+    const doors<T> door{[&](const auto& i, const auto& o) { return test::device::workspace_bytes<T>(tiles, form, mask, i, o); },
+                        [&](const auto& at, const auto& i, const auto& o) { test::device::attend<T>(at, tiles, form, mask, i, o); },
+                        [&](const auto& i, const auto& s, const auto& d, const auto& g) {
+                          return test::device::gradient_workspace_bytes<T>(tiles, form, mask, i, s, d, g);
+                        },
+                        [&](const auto& at, const auto& i, const auto& s, const auto& d, const auto& g) {
+                          test::device::gradient<T>(at, tiles, form, mask, i, s, d, g);
+                        }};
     const auto found = learn_by<T>(memory, door, x, test::room_for(x), in);
     INFO((tiles == tile_choice::smallest ? "smallest tiles, " : "large tiles, ") << test::words(form, x));
     CHECK(found.intact);
@@ -94,15 +95,14 @@ TEST_CASE("a user's own mask gives the bits of the same gaps in memory") {
       const auto expected = test::device::learn(form, x).to;
       test::image memory;
       const auto in = test::device::in(memory, x.inputs());
-      const doors<float> door{
-          [&](const auto& i, const auto& o) { return test::device::workspace_bytes(mask, form, i, o); },
-          [&](const auto& at, const auto& i, const auto& o) { test::device::attend(at, mask, form, i, o); },
-          [&](const auto& i, const auto& s, const auto& d, const auto& g) {
-            return test::device::gradient_workspace_bytes(mask, form, i, s, d, g);
-          },
-          [&](const auto& at, const auto& i, const auto& s, const auto& d, const auto& g) {
-            test::device::gradient(at, mask, form, i, s, d, g);
-          }};
+      const doors<float> door{[&](const auto& i, const auto& o) { return test::device::workspace_bytes(mask, form, i, o); },
+                              [&](const auto& at, const auto& i, const auto& o) { test::device::attend(at, mask, form, i, o); },
+                              [&](const auto& i, const auto& s, const auto& d, const auto& g) {
+                                return test::device::gradient_workspace_bytes(mask, form, i, s, d, g);
+                              },
+                              [&](const auto& at, const auto& i, const auto& s, const auto& d, const auto& g) {
+                                test::device::gradient(at, mask, form, i, s, d, g);
+                              }};
       const auto found = learn_by<float>(memory, door, x, test::room_for(x), in);
       INFO(test::words(form, x));
       CHECK(found.intact);
@@ -116,7 +116,8 @@ TEST_CASE("float gates are the same numbers as double gates") {
     auto x = test::random_lesson(random, {.B = 2, .H = 2, .L = 300, .Dk = 64, .Dv = 40}, kind, bila::norm::none{});
     test::tensor<float> narrow(x.x.gates.extent(0), 2, x.x.gates.extent(2), 1);
     narrow.for_each([&](float& gate, index_t b, index_t h, index_t t, index_t) { gate = static_cast<float>(x.x.gates(b, h, t)); });
-    x.x.gates.for_each([&](double& gate, index_t b, index_t h, index_t t, index_t) { gate = static_cast<double>(narrow(b, h, t)); });
+    x.x.gates.for_each(
+        [&](double& gate, index_t b, index_t h, index_t t, index_t) { gate = static_cast<double>(narrow(b, h, t)); });
     const auto in_float = test::lesson_for<float>(x);
     const auto expected = test::device::evaluate(bila::form::chunkwise{}, in_float).to.y;
     for (const auto where : test::all_layouts) {
@@ -155,7 +156,8 @@ TEMPLATE_TEST_CASE("outputs and gradients do not depend on the tiles", "", float
 
 TEST_CASE("heads wider than the tiles are for") {
   test::random_source random(6305);
-  const auto x = test::lesson_for<float>(test::random_lesson(random, {.L = 20, .Dk = 65, .Dv = 8}, mask_kind::all_ones, bila::norm::none{}));
+  const auto x =
+      test::lesson_for<float>(test::random_lesson(random, {.L = 20, .Dk = 65, .Dv = 8}, mask_kind::all_ones, bila::norm::none{}));
   auto to = test::device::room_for_outputs(x);
   CHECK(test::has_all(test::refusal([&] {
                         test::device::workspace_bytes(foreign_mask::per_token, bila::form::full{}, x.x.inputs(),
@@ -166,7 +168,8 @@ TEST_CASE("heads wider than the tiles are for") {
 
 TEST_CASE("what CUDA refuses is a runtime error in CUDA's words; the next call is none the worse for it") {
   test::random_source random(6304);
-  const auto x = test::lesson_for<float>(test::random_lesson(random, {.L = 20, .Dk = 40, .Dv = 8}, mask_kind::all_ones, bila::norm::none{}));
+  const auto x =
+      test::lesson_for<float>(test::random_lesson(random, {.L = 20, .Dk = 40, .Dv = 8}, mask_kind::all_ones, bila::norm::none{}));
   auto to = test::device::room_for_outputs(x);
   test::image memory;
   const auto in = test::device::in(memory, x.x.inputs());

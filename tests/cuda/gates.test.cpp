@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gates of exactly zero, log -inf, are borders that nothing crosses; strong ones underflow to zero and not to NaN; those near one do not
-// drift. Positive log decays, which the device does not refuse, count as zero; a NaN gives NaN.
+// Gates of exactly zero, log -inf, are borders that nothing crosses; strong ones underflow to zero and not to NaN; those near one
+// do not drift. Positive log decays, which the device does not refuse, count as zero; a NaN gives NaN.
 #include "cuda/support/laws.hpp"
 
 #include <limits>
@@ -14,7 +14,8 @@ using test::mask_kind;
 
 constexpr double cut = -std::numeric_limits<double>::infinity();
 
-const std::vector<mask_kind> per_token{mask_kind::later, mask_kind::source, mask_kind::target, mask_kind::earlier, mask_kind::two_sided};
+const std::vector<mask_kind> per_token{mask_kind::later, mask_kind::source, mask_kind::target, mask_kind::earlier,
+                                       mask_kind::two_sided};
 
 template <class Value>
 void fill_gates(test::lesson<double>& x, const Value& value) {
@@ -70,7 +71,8 @@ TEMPLATE_TEST_CASE("nothing crosses a zero gate, not even the largest numbers", 
   for (const index_t border : {1, 16, 24, 64, 128, 149, 256, 299})
     for (const auto& form : test::device_forms)
       for (const bool forward : {true, false}) {
-        auto x = test::lesson_for<TestType>(test::random_lesson(random, {1, 1, 300, 16, 6}, mask_kind::two_sided, bila::norm::row_sum{1e-6}));
+        auto x = test::lesson_for<TestType>(
+            test::random_lesson(random, {1, 1, 300, 16, 6}, mask_kind::two_sided, bila::norm::row_sum{1e-6}));
         (forward ? x.x.gates : x.x.other_gates)(0, 0, border) = cut;
         x.x.direction = forward ? bila::direction::forward : bila::direction::backward;
         const auto before = test::device::evaluate(form, x).to.y;

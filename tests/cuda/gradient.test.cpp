@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradient of everything that a call reads is that of the closed forms, which oracle.test.cpp holds against the CPU's in double:
-// for every mask, norm, direction, form and type.
+// The gradient of everything that a call reads is that of the closed forms, which oracle.test.cpp holds against the CPU's in
+// double: for every mask, norm, direction, form and type.
 #include "cuda/support/laws.hpp"
 
 #include <utility>
@@ -29,8 +29,9 @@ TEST_CASE("all masks, norms and directions") {
 TEST_CASE("lengths around blocks, tiles and chunks") {
   test::random_source random(6002);
   for (const index_t L : {0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 197, 200, 257, 520})
-    for (const auto kind : {mask_kind::all_ones, mask_kind::fixed, one_of(random, std::vector{mask_kind::source, mask_kind::target}),
-                            one_of(random, std::vector{mask_kind::later, mask_kind::earlier, mask_kind::two_sided})}) {
+    for (const auto kind :
+         {mask_kind::all_ones, mask_kind::fixed, one_of(random, std::vector{mask_kind::source, mask_kind::target}),
+          one_of(random, std::vector{mask_kind::later, mask_kind::earlier, mask_kind::two_sided})}) {
       auto x = test::random_lesson(random, {.B = 1, .H = 1, .L = L, .Dk = 32, .Dv = 16}, kind, test::random_norm(random));
       test::draw_options(random, x.x);
       check_step_in_all_types(test::device_forms, x);
@@ -39,9 +40,21 @@ TEST_CASE("lengths around blocks, tiles and chunks") {
 
 TEST_CASE("head sizes that are no power of two, and of two kinds") {
   test::random_source random(6003);
-  for (const auto& [Dk, Dv] : std::vector<std::pair<index_t, index_t>>{
-           {1, 1}, {1, 256}, {256, 1}, {5, 17}, {17, 5}, {40, 64}, {64, 40}, {64, 64}, {64, 65}, {72, 96}, {96, 72}, {128, 128}, {128, 200},
-           {200, 128}, {256, 256}})
+  for (const auto& [Dk, Dv] : std::vector<std::pair<index_t, index_t>>{{1, 1},
+                                                                       {1, 256},
+                                                                       {256, 1},
+                                                                       {5, 17},
+                                                                       {17, 5},
+                                                                       {40, 64},
+                                                                       {64, 40},
+                                                                       {64, 64},
+                                                                       {64, 65},
+                                                                       {72, 96},
+                                                                       {96, 72},
+                                                                       {128, 128},
+                                                                       {128, 200},
+                                                                       {200, 128},
+                                                                       {256, 256}})
     for (const auto kind : {mask_kind::source, mask_kind::all_ones}) {
       auto x = test::random_lesson(random, {.B = 1, .H = 2, .L = 70, .Dk = Dk, .Dv = Dv}, kind, test::random_norm(random));
       test::draw_options(random, x.x);
@@ -52,7 +65,8 @@ TEST_CASE("head sizes that are no power of two, and of two kinds") {
 TEST_CASE("wide heads over several chunks") {
   test::random_source random(6004);
   for (const auto& [Dk, Dv] : std::vector<std::pair<index_t, index_t>>{{128, 128}, {256, 200}}) {
-    auto x = test::random_lesson(random, {.B = 1, .H = 1, .L = 300, .Dk = Dk, .Dv = Dv}, mask_kind::source, bila::norm::row_sum{1e-6});
+    auto x =
+        test::random_lesson(random, {.B = 1, .H = 1, .L = 300, .Dk = Dk, .Dv = Dv}, mask_kind::source, bila::norm::row_sum{1e-6});
     for (auto* const gates : {&x.x.gates, &x.x.other_gates}) gates->fill_uniform(random, -0.1, 0);
     check_step_in_all_types(test::device_forms, x);
   }
@@ -82,7 +96,8 @@ TEST_CASE("several chunks, slow decays") {
 TEST_CASE("seventy thousand heads of three tokens have gradients, too") {
   test::random_source random(6007);
   for (const auto& [B, H] : std::vector<std::pair<index_t, index_t>>{{700, 100}, {1, 70000}}) {
-    const auto x = test::lesson_for<bf16>(test::random_lesson(random, {B, H, 3, 8, 8}, mask_kind::fixed, bila::norm::row_sum{1e-6}));
+    const auto x =
+        test::lesson_for<bf16>(test::random_lesson(random, {B, H, 3, 8, 8}, mask_kind::fixed, bila::norm::row_sum{1e-6}));
     check_step(test::device_forms, x, test::step_by_definition(x));
   }
 }

@@ -72,14 +72,16 @@ TEMPLATE_TEST_CASE("what the workspace held changes no bit", "", float, bf16) {
   test::random_source random(6103);
   for (const mask_kind kind : some_masks)
     for (const auto& form : test::device_forms) {
-      auto wide = test::random_lesson(random, {.B = 1, .H = 4, .L = 521, .Dk = 40, .Dv = 33, .Hq = 2, .Hk = 1}, kind, bila::norm::max_one{});
+      auto wide = test::random_lesson(random, {.B = 1, .H = 4, .L = 521, .Dk = 40, .Dv = 33, .Hq = 2, .Hk = 1}, kind,
+                                      bila::norm::max_one{});
       wide.x.offsets = {0, 100, 100, 301, 521};
       if (form.index() != 0) add_states(wide, random);
       const auto x = test::lesson_for<TestType>(wide);
       const auto first = test::device::learn(form, x, {.junk = 0xff});
       INFO(test::words(form, x));
       CHECK(first.intact);
-      for (const test::device::manner& how : {test::device::manner{.junk = 0}, test::device::manner{.junk = 0x7f, .odd_workspace = true}}) {
+      for (const test::device::manner& how :
+           {test::device::manner{.junk = 0}, test::device::manner{.junk = 0x7f, .odd_workspace = true}}) {
         const auto again = test::device::learn(form, x, how);
         CHECK(again.intact);
         CHECK(same_bits(again.to, first.to));

@@ -31,8 +31,8 @@ TEMPLATE_TEST_CASE("any layout of inputs and output holds the same numbers", "",
   test::random_source random(5501);
   for (const mask_kind kind : some_masks)
     for (const auto& [Dk, Dv] : std::vector<std::pair<index_t, index_t>>{{64, 64}, {32, 40}, {20, 33}}) {
-      const auto x = test::lesson_for<TestType>(test::random_lesson(random, {.B = 2, .H = 4, .L = 140, .Dk = Dk, .Dv = Dv, .Hk = 2},
-                                                                    kind, test::random_norm(random)));
+      const auto x = test::lesson_for<TestType>(
+          test::random_lesson(random, {.B = 2, .H = 4, .L = 140, .Dk = Dk, .Dv = Dv, .Hk = 2}, kind, test::random_norm(random)));
       const auto exact = x.x.exact();
       for (const auto& form : test::device_forms) {
         const auto dense = test::device::evaluate(form, x);
@@ -52,8 +52,8 @@ TEMPLATE_TEST_CASE("any layout of inputs and output holds the same numbers", "",
 TEST_CASE("heads inside tokens, as models have them, padded rows, and inputs that are broadcast") {
   test::random_source random(5502);
   for (const auto& form : test::device_forms) {
-    const auto x = test::lesson_for<bf16>(
-        test::random_lesson(random, {.B = 2, .H = 4, .L = 140, .Dk = 64, .Dv = 64, .Hk = 1}, mask_kind::source, bila::norm::row_sum{1e-6}));
+    const auto x = test::lesson_for<bf16>(test::random_lesson(random, {.B = 2, .H = 4, .L = 140, .Dk = 64, .Dv = 64, .Hk = 1},
+                                                              mask_kind::source, bila::norm::row_sum{1e-6}));
     const auto dense = test::device::evaluate(form, x);
     auto blhd = laid_out(x, test::layout::blhd);
     INFO(test::words(form, x));
@@ -97,7 +97,8 @@ TEMPLATE_TEST_CASE("captured in a graph and launched twice, a call gives the bit
   for (const mask_kind kind : some_masks)
     for (const auto& form : test::device_forms)
       for (const bool packed : {false, true}) {
-        auto lesson = test::random_lesson(random, {.B = 1, .H = 4, .L = 700, .Dk = 32, .Dv = 32, .Hk = 2}, kind, bila::norm::max_one{});
+        auto lesson =
+            test::random_lesson(random, {.B = 1, .H = 4, .L = 700, .Dk = 32, .Dv = 32, .Hk = 2}, kind, bila::norm::max_one{});
         if (packed) lesson.x.offsets = {0, 1, 300, 300, 431, 700};
         if (form.index() != 0) add_states(lesson, random);
         const auto x = test::lesson_for<TestType>(lesson);
@@ -147,7 +148,8 @@ TEST_CASE("a graph holds more segments and lengths than a kernel has parameters 
 TEST_CASE("a call waits for nothing: it returns while its stream is busy, and runs in the stream's order") {
   test::random_source random(5506);
   for (const auto& form : test::device_forms) {
-    auto lesson = test::random_lesson(random, {.B = 1, .H = 2, .L = 600, .Dk = 32, .Dv = 32}, mask_kind::source, bila::norm::row_sum{1e-6});
+    auto lesson =
+        test::random_lesson(random, {.B = 1, .H = 2, .L = 600, .Dk = 32, .Dv = 32}, mask_kind::source, bila::norm::row_sum{1e-6});
     lesson.x.offsets = {0, 200, 600};
     const auto x = test::lesson_for<bf16>(lesson);
     const auto expected = test::device::learn(form, x).to;
@@ -182,7 +184,8 @@ TEST_CASE("a NaN in a value reaches the tokens that see it, and no other head an
   test::random_source random(5507);
   for (const auto kind : test::all_masks)
     for (const auto& form : test::device_forms) {
-      auto x = test::lesson_for<bf16>(test::random_lesson(random, {.B = 2, .H = 2, .L = 150, .Dk = 16, .Dv = 40}, kind, bila::norm::row_sum{1e-6}));
+      auto x = test::lesson_for<bf16>(
+          test::random_lesson(random, {.B = 2, .H = 2, .L = 150, .Dk = 16, .Dv = 40}, kind, bila::norm::row_sum{1e-6}));
       const auto clean = test::device::evaluate(form, x).to.y;
       x.x.v(1, 1, 70, 11) = bf16(test::not_a_number<float>);
       const auto y = test::device::evaluate(form, x).to.y;
@@ -195,7 +198,6 @@ TEST_CASE("a NaN in a value reaches the tokens that see it, and no other head an
       for (const index_t l : {69, 70, 71}) CHECK(std::isnan(static_cast<float>(y(1, 1, l, 11))));
     }
 }
-
 
 TEST_CASE("batch rows that lie more than 2^31 elements apart") {
   constexpr index_t far = (index_t{1} << 31) + 8;

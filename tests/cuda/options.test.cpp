@@ -64,8 +64,8 @@ TEST_CASE("cross attention of the mask of ones") {
     for (const index_t L : {1, 3, 64, 129})
       for (const index_t Lk : {1, 5, 130, 300}) {
         if (L == Lk) continue;
-        const auto x = test::random_lesson(random, {.B = 2, .H = 2, .L = L, .Dk = 16, .Dv = 24, .Hk = 1, .Lk = Lk},
-                                           mask_kind::all_ones, norm);
+        const auto x =
+            test::random_lesson(random, {.B = 2, .H = 2, .L = L, .Dk = 16, .Dv = 24, .Hk = 1, .Lk = Lk}, mask_kind::all_ones, norm);
         check_forward_in_all_types(test::device_forms, x);
       }
 }

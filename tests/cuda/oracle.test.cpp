@@ -63,7 +63,8 @@ TEST_CASE("the closed forms are the CPU's gradient") {
       for (const auto direction : test::all_directions)
         for (const bool states : {false, true})
           for (const int cut : {0, 1, 2}) {
-            auto x = test::random_lesson(random, {.B = cut == 1 ? 1 : 2, .H = 4, .L = 37, .Dk = 3, .Dv = 5, .Hq = 2, .Hk = 1}, kind, norm);
+            auto x = test::random_lesson(random, {.B = cut == 1 ? 1 : 2, .H = 4, .L = 37, .Dk = 3, .Dv = 5, .Hq = 2, .Hk = 1}, kind,
+                                         norm);
             x.x.direction = direction;
             x.x.diagonal = std::array{1.0, 0.0, 2.0, 0.3}[turn % 4];
             x.x.scale = std::array{1.0, 0.125, -0.5}[turn % 3];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packed segments are sequences run one at a time, and so are the valid parts of a padded batch; what lies in the pads is never read.
+// Packed segments are sequences run one at a time, and so are the valid parts of a padded batch; what lies in the pads is never
+// read.
 #include "cuda/support/laws.hpp"
 
 #include <cstring>
@@ -108,7 +109,8 @@ TEST_CASE("gaps at the borders of segments are never read") {
       x.x.offsets = {0, 50, 51, 150};
       const auto clean = test::device::learn(form, x).to;
       for (index_t h = 0; h < 2; ++h)
-        for (const index_t border : {0, 50, 51}) x.x.gates(0, h, border) = x.x.other_gates(0, h, border) = test::not_a_number<double>;
+        for (const index_t border : {0, 50, 51})
+          x.x.gates(0, h, border) = x.x.other_gates(0, h, border) = test::not_a_number<double>;
       INFO(test::words(form, x));
       CHECK(same_bits(test::device::learn(form, x).to, clean));
     }
@@ -117,7 +119,8 @@ TEST_CASE("gaps at the borders of segments are never read") {
 TEMPLATE_TEST_CASE("lengths: each row is its valid part alone, pads are exactly zero and never read", "", float, bf16, f16) {
   test::random_source random(5604);
   for (const auto kind : test::all_masks) {
-    auto lesson = test::random_lesson(random, {.B = 6, .H = 2, .L = 331, .Dk = 16, .Dv = 33, .Hk = 1}, kind, test::random_norm(random));
+    auto lesson =
+        test::random_lesson(random, {.B = 6, .H = 2, .L = 331, .Dk = 16, .Dv = 33, .Hk = 1}, kind, test::random_norm(random));
     test::draw_options(random, lesson.x);
     lesson.x.lengths = {331, 0, 1, 64, 130, 300};
     auto x = test::lesson_for<TestType>(lesson);
@@ -169,7 +172,8 @@ TEST_CASE("many segments, most of them short or empty") {
     auto lesson = test::random_lesson(random, {.B = 1, .H = 2, .L = 3000, .Dk = 16, .Dv = 16}, kind, bila::norm::row_sum{1e-6});
     lesson.x.offsets = {0};
     while (lesson.x.offsets.back() < 3000)
-      lesson.x.offsets.push_back(std::min<index_t>(3000, lesson.x.offsets.back() + (random.below(40) == 0 ? 200 : random.below(6))));
+      lesson.x.offsets.push_back(
+          std::min<index_t>(3000, lesson.x.offsets.back() + (random.below(40) == 0 ? 200 : random.below(6))));
     check_forward_in_all_types(test::device_forms, lesson);
     check_step_in_all_types(test::device_forms, lesson);
   }

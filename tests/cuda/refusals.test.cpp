@@ -35,9 +35,7 @@ struct call {
   std::string backward() { return backward(test::device::workspace(1 << 24, 0xff)); }
 
   std::size_t forward_bytes() { return test::device::workspace_bytes<bf16>(form, mask, norm, in, out); }
-  std::size_t backward_bytes() {
-    return test::device::gradient_workspace_bytes<bf16>(form, mask, norm, in, saved, dy, gradients);
-  }
+  std::size_t backward_bytes() { return test::device::gradient_workspace_bytes<bf16>(form, mask, norm, in, saved, dy, gradients); }
 
   /// Nothing, not even an output, has been written.
   bool untouched() {
@@ -45,9 +43,11 @@ struct call {
     const bool intact = memory.download();
     bool all = true;
     const auto look = [&all](const auto& t) {
-      t.for_each([&all](const auto& value, index_t, index_t, index_t, index_t) { all = all && std::isnan(static_cast<double>(value)); });
+      t.for_each(
+          [&all](const auto& value, index_t, index_t, index_t, index_t) { all = all && std::isnan(static_cast<double>(value)); });
     };
-    look(to.y), look(to.row_sum), look(to.q), look(to.k), look(to.v), look(to.log_decay), look(to.log_forward), look(to.log_backward);
+    look(to.y), look(to.row_sum), look(to.q), look(to.k), look(to.v), look(to.log_decay), look(to.log_forward),
+        look(to.log_backward);
     return intact && all && std::isnan(to.scale) && std::isnan(to.diagonal);
   }
 
@@ -170,7 +170,8 @@ TEST_CASE("memory that is read and written") {
 
 TEST_CASE("states that a call cannot use") {
   test::random_source random(6202);
-  auto wide = test::random_lesson(random, {.B = 2, .H = 2, .L = 140, .Dk = 16, .Dv = 24}, mask_kind::source, bila::norm::row_sum{1e-6});
+  auto wide =
+      test::random_lesson(random, {.B = 2, .H = 2, .L = 140, .Dk = 16, .Dv = 24}, mask_kind::source, bila::norm::row_sum{1e-6});
   add_states(wide, random);
   const auto x = test::lesson_for<bf16>(wide);
   call full(x, bila::form::full{}, true);

@@ -61,7 +61,8 @@ TEMPLATE_TEST_CASE("a step twenty times, calls of other shapes in between", "", 
   test::random_source random(5902);
   for (const auto kind : {mask_kind::all_ones, mask_kind::fixed, mask_kind::source, mask_kind::two_sided})
     for (const auto& form : test::device_forms) {
-      auto wide = test::random_lesson(random, {.B = 2, .H = 4, .L = 700, .Dk = 64, .Dv = 64, .Hq = 2, .Hk = 1}, kind, bila::norm::row_sum{1e-6});
+      auto wide = test::random_lesson(random, {.B = 2, .H = 4, .L = 700, .Dk = 64, .Dv = 64, .Hq = 2, .Hk = 1}, kind,
+                                      bila::norm::row_sum{1e-6});
       if (form.index() != 0) add_states(wide, random);
       const auto x = test::lesson_for<TestType>(wide);
       const auto other = test::lesson_for<TestType>(test::random_lesson(random, {1, 1, 90, 20, 7}, kind, bila::norm::none{}));

@@ -41,9 +41,25 @@ TEST_CASE("lengths around blocks, tiles and chunks") {
 }
 
 TEST_CASE("head sizes that are no power of two, and of two kinds") {
-  for (const auto& [Dk, Dv] : std::vector<std::pair<index_t, index_t>>{
-           {1, 1}, {1, 256}, {256, 1}, {5, 17}, {17, 5}, {32, 32}, {33, 31}, {40, 64}, {64, 40}, {65, 64}, {64, 128}, {72, 96},
-           {96, 72}, {128, 128}, {129, 128}, {128, 200}, {200, 128}, {255, 3}, {256, 256}})
+  for (const auto& [Dk, Dv] : std::vector<std::pair<index_t, index_t>>{{1, 1},
+                                                                       {1, 256},
+                                                                       {256, 1},
+                                                                       {5, 17},
+                                                                       {17, 5},
+                                                                       {32, 32},
+                                                                       {33, 31},
+                                                                       {40, 64},
+                                                                       {64, 40},
+                                                                       {65, 64},
+                                                                       {64, 128},
+                                                                       {72, 96},
+                                                                       {96, 72},
+                                                                       {128, 128},
+                                                                       {129, 128},
+                                                                       {128, 200},
+                                                                       {200, 128},
+                                                                       {255, 3},
+                                                                       {256, 256}})
     check_shape({1, 2, 70, Dk, Dv});
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every kernel once, on small shapes, for compute-sanitizer: `compute-sanitizer --tool memcheck|racecheck|initcheck|synccheck`. Each
-// tensor is an allocation of its own, so that memcheck sees who leaves it. Exits with 0 if y is right, 77 without a device.
+// Every kernel once, on small shapes, for compute-sanitizer: `compute-sanitizer --tool memcheck|racecheck|initcheck|synccheck`.
+// Each tensor is an allocation of its own, so that memcheck sees who leaves it. Exits with 0 if y is right, 77 without a device.
 #include <bila/cuda.hpp>
 
 #include <algorithm>
@@ -28,7 +28,8 @@ void check(cudaError_t status, const char* doing) {
   std::exit(1);
 }
 
-/// Device memory of its own, and the same numbers on the host. Outputs are not written beforehand, so initcheck sees who reads them.
+/// Device memory of its own, and the same numbers on the host. Outputs are not written beforehand, so initcheck sees who reads
+/// them.
 template <class T>
 class array {
  public:
@@ -95,12 +96,14 @@ double expected(array<T>& q, array<T>& k, array<T>& v, array<float>& f, array<fl
 
 /// Forward and backward with everything that a call can take.
 template <class T, class Form>
-void step(const char* name, const Form& form, const shape& s, const std::vector<index_t>& offsets, const std::vector<index_t>& lengths) {
+void step(const char* name, const Form& form, const shape& s, const std::vector<index_t>& offsets,
+          const std::vector<index_t>& lengths) {
   constexpr bool carries = !std::is_same_v<Form, bila::form::full>;
   const bila::norm::row_sum norm;
   const auto [B, H, shared, L, Dk, Dv, fill] = s;
   const index_t wide_k = Dk + fill, wide_v = Dv + fill, n = offsets.empty() ? B : static_cast<index_t>(offsets.size()) - 1;
-  array<T> q(B * H * L * wide_k, 0.2, 1), k(B * shared * L * wide_k, 0.2, 1), v(B * H * L * wide_v, -1, 1), dy(B * H * L * Dv, -1, 1);
+  array<T> q(B * H * L * wide_k, 0.2, 1), k(B * shared * L * wide_k, 0.2, 1), v(B * H * L * wide_v, -1, 1),
+      dy(B * H * L * Dv, -1, 1);
   array<T> y(B * H * L * Dv), dq(B * H * L * Dk), dk(B * shared * L * Dk), dv(B * H * L * Dv);
   array<float> f(B * H * L, -1, 0), g(B * H * L, -1, 0), row_sum(B * H * L), df(B * H * L), dg(B * H * L);
   array<double> scale(1), diagonal(1);
@@ -158,12 +161,13 @@ void step(const char* name, const Form& form, const shape& s, const std::vector<
 
   if constexpr (carries) {
     array<float> S(2 * n * H * Dk * Dv, -1, 1), z(2 * n * H * Dk, 0.2, 1), log(2 * n * H, -1, 0), dS(2 * n * H * Dk * Dv, -1, 1),
-        dz(2 * n * H * Dk, -1, 1), end_S(2 * n * H * Dk * Dv), end_z(2 * n * H * Dk), to_S(2 * n * H * Dk * Dv), to_z(2 * n * H * Dk),
-        to_log(2 * n * H);
+        dz(2 * n * H * Dk, -1, 1), end_S(2 * n * H * Dk * Dv), end_z(2 * n * H * Dk), to_S(2 * n * H * Dk * Dv),
+        to_z(2 * n * H * Dk), to_log(2 * n * H);
     const auto state = [&](array<float>& of_S, array<float>& of_z, array<float>* of_log, index_t way) {
-      return bila::state<float>{bila::bhld(of_S.device() + way * n * H * Dk * Dv, n, H, Dk, Dv),
-                                bila::bhld(of_z.device() + way * n * H * Dk, n, H, Dk, 1),
-                                of_log == nullptr ? bila::tensor_view<float>{} : bila::bhld(of_log->device() + way * n * H, n, H, 1, 1)};
+      return bila::state<float>{
+          bila::bhld(of_S.device() + way * n * H * Dk * Dv, n, H, Dk, Dv),
+          bila::bhld(of_z.device() + way * n * H * Dk, n, H, Dk, 1),
+          of_log == nullptr ? bila::tensor_view<float>{} : bila::bhld(of_log->device() + way * n * H, n, H, 1, 1)};
     };
     auto with = in;
     with.initial_forward = state(S, z, &log, 0), with.initial_backward = state(S, z, &log, 1);
@@ -202,8 +206,9 @@ void other_masks() {
   const bila::norm::row_sum norm;
   const auto run = [&](const auto& mask, bila::gradients<T> to, const char* name) {
     const bila::form::chunkwise form;
-    const std::size_t bytes = std::max(bila::workspace_bytes<tiles<T>>(bila::cuda::on{}, form, mask, norm, in, out),
-                                       bila::gradient_workspace_bytes<tiles<T>>(bila::cuda::on{}, form, mask, norm, in, kept, {view(v)}, to));
+    const std::size_t bytes =
+        std::max(bila::workspace_bytes<tiles<T>>(bila::cuda::on{}, form, mask, norm, in, out),
+                 bila::gradient_workspace_bytes<tiles<T>>(bila::cuda::on{}, form, mask, norm, in, kept, {view(v)}, to));
     array<std::byte> room(static_cast<index_t>(bytes));
     const bila::cuda::on here{nullptr, {room.device(), bytes}};
     bila::attend<tiles<T>>(here, form, mask, norm, in, out);

@@ -102,7 +102,8 @@ TEMPLATE_TEST_CASE("a step with states at both ends, packed, padded or neither",
 TEMPLATE_TEST_CASE("states of wide heads, and over several chunks", "", float, bf16) {
   test::random_source random(5802);
   for (const mask_kind kind : {mask_kind::all_ones, mask_kind::source})
-    for (const test::sizes& size : {test::sizes{1, 1, 700, 32, 40}, test::sizes{1, 1, 140, 128, 96}, test::sizes{1, 1, 140, 200, 256}}) {
+    for (const test::sizes& size :
+         {test::sizes{1, 1, 700, 32, 40}, test::sizes{1, 1, 140, 128, 96}, test::sizes{1, 1, 140, 200, 256}}) {
       auto x = test::random_lesson(random, size, kind, bila::norm::row_sum{1e-6});
       add_states(x, random);
       x.x.gates.for_each([](double& gate, index_t, index_t, index_t, index_t) { gate *= 0.02; });
@@ -110,13 +111,14 @@ TEMPLATE_TEST_CASE("states of wide heads, and over several chunks", "", float, b
     }
 }
 
-TEMPLATE_TEST_CASE("two pieces are one run: the forward state goes left to right, the backward state right to left", "", float, bf16,
-                   f16) {
+TEMPLATE_TEST_CASE("two pieces are one run: the forward state goes left to right, the backward state right to left", "", float,
+                   bf16, f16) {
   test::random_source random(5803);
   constexpr index_t left = 200, right = 312;
   for (const mask_kind kind : test::all_masks)
     for (const auto& form : test::stateful_forms) {
-      auto wide = test::random_lesson(random, {.B = 2, .H = 2, .L = left + right, .Dk = 16, .Dv = 16}, kind, test::random_norm(random));
+      auto wide =
+          test::random_lesson(random, {.B = 2, .H = 2, .L = left + right, .Dk = 16, .Dv = 16}, kind, test::random_norm(random));
       wide.x.diagonal = 0.5;
       const auto x = test::lesson_for<TestType>(wide);
       const auto exact = test::step_by_definition(x).y;
@@ -150,17 +152,20 @@ TEST_CASE("streaming a few tokens at a time, the state updated in place, is the 
       for (index_t t = 0, n = 1; t < 60; t += n, n = std::min<index_t>(n % 5 + 1, 60 - t)) {
         auto some = piece(x, t, n);
         state.log_decay.for_each([&](float& log, index_t b, index_t h, index_t, index_t) {
-          log = gaps.forward.empty() || t == 0 ? 0 : static_cast<float>(gaps.forward[static_cast<std::size_t>((b * 2 + h) * 60 + t)]);
+          log =
+              gaps.forward.empty() || t == 0 ? 0 : static_cast<float>(gaps.forward[static_cast<std::size_t>((b * 2 + h) * 60 + t)]);
         });
         auto to = test::device::room_for_outputs(some);
         test::image memory;
         auto in = test::device::in(memory, some.x.inputs());
         const auto mask = test::device::in(memory, some.x.mask());
-        const bila::outputs<float> out{memory.out(to.y.view()), {}, {memory.in_place(state.S.view()), memory.in_place(state.z.view())}};
+        const bila::outputs<float> out{
+            memory.out(to.y.view()), {}, {memory.in_place(state.S.view()), memory.in_place(state.z.view())}};
         in.initial_forward = {out.final_forward.S, out.final_forward.z, memory.in(std::as_const(state.log_decay).view())};
         memory.upload();
-        CHECK(test::device::run(memory, test::device::workspace_bytes<float>(form, mask, x.x.norm, in, out), {},
-                                [&](const test::device::on& at) { test::device::attend<float>(at, form, mask, x.x.norm, in, out); }));
+        CHECK(
+            test::device::run(memory, test::device::workspace_bytes<float>(form, mask, x.x.norm, in, out), {},
+                              [&](const test::device::on& at) { test::device::attend<float>(at, form, mask, x.x.norm, in, out); }));
         test::check_good("y", judge<float>(to.y, part_of(exact, x.x.size, t, n)));
       }
     }
@@ -192,7 +197,8 @@ TEST_CASE("an empty sequence passes its state on, and its gradient back") {
   for (const mask_kind kind : test::all_masks)
     for (const auto& form : test::stateful_forms)
       for (const bool packed : {true, false}) {
-        auto wide = test::random_lesson(random, {.B = packed ? 1 : 3, .H = 2, .L = 9, .Dk = 5, .Dv = 6}, kind, bila::norm::row_sum{1e-6});
+        auto wide =
+            test::random_lesson(random, {.B = packed ? 1 : 3, .H = 2, .L = 9, .Dk = 5, .Dv = 6}, kind, bila::norm::row_sum{1e-6});
         if (packed)
           wide.x.offsets = {0, 4, 4, 9};
         else
@@ -223,7 +229,8 @@ TEST_CASE("an empty sequence passes its state on, and its gradient back") {
 TEST_CASE("a call without tokens passes states on") {
   test::random_source random(5807);
   for (const auto& form : test::stateful_forms) {
-    auto wide = test::random_lesson(random, {.B = 2, .H = 2, .L = 0, .Dk = 5, .Dv = 6}, mask_kind::source, bila::norm::row_sum{1e-6});
+    auto wide =
+        test::random_lesson(random, {.B = 2, .H = 2, .L = 0, .Dk = 5, .Dv = 6}, mask_kind::source, bila::norm::row_sum{1e-6});
     add_states(wide, random);
     const auto x = test::lesson_for<float>(wide);
     const auto found = test::device::learn(form, x).to;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All four units in one program: each of a kind gives the same bits, and the GPU the CPU's numbers. Without a device the first call is an
-// exception with CUDA's words; the program itself starts and its host code runs.
+// All four units in one program: each of a kind gives the same bits, and the GPU the CPU's numbers. Without a device the first call
+// is an exception with CUDA's words; the program itself starts and its host code runs.
 #include "units.hpp"
 
 #include <cmath>

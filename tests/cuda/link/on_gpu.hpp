@@ -24,7 +24,9 @@ class on_device {
 
   float* numbers() const { return static_cast<float*>(data_); }
   std::span<std::byte> memory() const { return {static_cast<std::byte*>(data_), bytes_}; }
-  void read(std::vector<float>& to) const { check(cudaMemcpy(to.data(), data_, to.size() * sizeof(float), cudaMemcpyDeviceToHost)); }
+  void read(std::vector<float>& to) const {
+    check(cudaMemcpy(to.data(), data_, to.size() * sizeof(float), cudaMemcpyDeviceToHost));
+  }
 
  private:
   static void check(cudaError_t status) {
@@ -43,7 +45,7 @@ inline std::vector<float> attend_on_gpu(const head& x) {
     const auto view = bila::bhld(x.q.data(), 1, 1, x.L, x.D);  // never read
     const bila::inputs<float> in{view, view, view};
     bila::attend<link_tiles>(bila::cuda::on{}, bila::form::full{}, bila::mask::all_ones{}, bila::norm::none{}, in,
-                        bila::bhld(y.data(), 1, 1, x.L, x.D));
+                             bila::bhld(y.data(), 1, 1, x.L, x.D));
     return y;
   }
   const on_device q(x.q), k(x.k), v(x.v), log_decay(x.log_decay), to(y.size() * sizeof(float));

@@ -71,7 +71,9 @@ class verdict {
   /// Of at least a thousand elements; few prove nothing.
   double mean() const { return count_ < 1000 ? 0 : std::sqrt(sum_ / count_); }
   bool good() const { return worst() <= 1 && mean() <= 1; }
-  std::string words() const { return "largest " + std::to_string(worst()) + ", mean " + std::to_string(mean()) + " of what is allowed"; }
+  std::string words() const {
+    return "largest " + std::to_string(worst()) + ", mean " + std::to_string(mean()) + " of what is allowed";
+  }
 
  private:
   double steps_, mean_, worst_ = 0, sum_ = 0, count_ = 0;

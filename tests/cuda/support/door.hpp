@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA door with form, mask and norm chosen at run time. nvcc instantiates it once per type, in forward.cu and gradient.cu; test
-// programs are host code. T is float, bila::bf16 or bila::f16, every view one of device memory.
+// The CUDA door with form, mask and norm chosen at run time. nvcc instantiates it once per type, in forward.cu and gradient.cu;
+// test programs are host code. T is float, bila::bf16 or bila::f16, every view one of device memory.
 #pragma once
 
 #include "cuda/support/device.hpp"

@@ -13,7 +13,9 @@ namespace {
 
 struct own_per_token {
   static constexpr bila::gap gaps = bila::gap::per_token;
-  __host__ __device__ double log_forward(bila::index_t b, bila::index_t h, bila::index_t t) const { return formula_forward(b, h, t); }
+  __host__ __device__ double log_forward(bila::index_t b, bila::index_t h, bila::index_t t) const {
+    return formula_forward(b, h, t);
+  }
   __host__ __device__ double log_backward(bila::index_t b, bila::index_t h, bila::index_t t) const {
     return formula_backward(b, h, t);
   }
@@ -40,7 +42,8 @@ constexpr bila::norm::row_sum norm{1e-6};
 template <class Function>
 auto with(foreign_mask mask, const any_form& form, const Function& f) {
   return std::visit(
-      [&](const auto& chosen) { return mask == foreign_mask::per_token ? f(chosen, own_per_token{}) : f(chosen, own_per_head{}); }, form);
+      [&](const auto& chosen) { return mask == foreign_mask::per_token ? f(chosen, own_per_token{}) : f(chosen, own_per_head{}); },
+      form);
 }
 
 bila::cuda::on place(const on& at) { return {at.where, at.workspace}; }
@@ -51,8 +54,10 @@ void attend(const on& at, foreign_mask mask, const any_form& form, const bila::i
   with(mask, form, [&](const auto& f, const auto& m) { bila::attend<for_64>(place(at), f, m, norm, in, out); });
 }
 
-std::size_t workspace_bytes(foreign_mask mask, const any_form& form, const bila::inputs<float>& in, const bila::outputs<float>& out) {
-  return with(mask, form, [&](const auto& f, const auto& m) { return bila::workspace_bytes<for_64>(bila::cuda::on{}, f, m, norm, in, out); });
+std::size_t workspace_bytes(foreign_mask mask, const any_form& form, const bila::inputs<float>& in,
+                            const bila::outputs<float>& out) {
+  return with(mask, form,
+              [&](const auto& f, const auto& m) { return bila::workspace_bytes<for_64>(bila::cuda::on{}, f, m, norm, in, out); });
 }
 
 void gradient(const on& at, foreign_mask mask, const any_form& form, const bila::inputs<float>& in, const bila::saved<float>& kept,
@@ -74,16 +79,18 @@ void attend_with_float_gates(const on& at, const bila::tensor_view<const float>&
   if (gates.length() == 1)
     bila::attend<for_64>(place(at), form, bila::mask::fixed_decay<float>{gates}, bila::norm::none{}, in, out);
   else
-    bila::attend<for_64>(place(at), form, bila::mask::selective_decay<float>{gates, bila::gate::later}, bila::norm::none{}, in, out);
+    bila::attend<for_64>(place(at), form, bila::mask::selective_decay<float>{gates, bila::gate::later}, bila::norm::none{}, in,
+                         out);
 }
 
 std::size_t workspace_bytes_with_float_gates(const bila::tensor_view<const float>& gates, const bila::inputs<float>& in,
                                              const bila::outputs<float>& out) {
   const bila::form::chunkwise form;
   if (gates.length() == 1)
-    return bila::workspace_bytes<for_64>(bila::cuda::on{}, form, bila::mask::fixed_decay<float>{gates}, bila::norm::none{}, in, out);
+    return bila::workspace_bytes<for_64>(bila::cuda::on{}, form, bila::mask::fixed_decay<float>{gates}, bila::norm::none{}, in,
+                                         out);
   return bila::workspace_bytes<for_64>(bila::cuda::on{}, form, bila::mask::selective_decay<float>{gates, bila::gate::later},
-                               bila::norm::none{}, in, out);
+                                       bila::norm::none{}, in, out);
 }
 
 void attend_with_impossible_tiles(const bila::inputs<float>& in, const bila::outputs<float>& out) {

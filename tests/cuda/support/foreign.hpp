@@ -19,7 +19,8 @@ BILA_HD constexpr double formula_of_head(bila::index_t h) { return -0.125 * stat
 /// Calls with a mask of foreign.cu; heads up to 64 wide, float, norm row_sum{1e-6}.
 enum class foreign_mask { per_token, per_head };
 void attend(const on& at, foreign_mask mask, const any_form& form, const bila::inputs<float>& in, const bila::outputs<float>& out);
-std::size_t workspace_bytes(foreign_mask mask, const any_form& form, const bila::inputs<float>& in, const bila::outputs<float>& out);
+std::size_t workspace_bytes(foreign_mask mask, const any_form& form, const bila::inputs<float>& in,
+                            const bila::outputs<float>& out);
 void gradient(const on& at, foreign_mask mask, const any_form& form, const bila::inputs<float>& in, const bila::saved<float>& kept,
               const bila::output_gradients<float>& dy, const bila::gradients<float>& to);
 std::size_t gradient_workspace_bytes(foreign_mask mask, const any_form& form, const bila::inputs<float>& in,

@@ -12,7 +12,9 @@ template <class T>
 void attend(const on& at, const any_form& form, const any_mask& mask, const any_norm& norm, const bila::inputs<T>& in,
             const bila::outputs<T>& out) {
   std::visit(
-      [&](const auto& f, const auto& m, const auto& n) { bila::attend(bila::cuda::on{at.where, at.workspace}, f, m, n, in, out); },
+      [&](const auto& f, const auto& m, const auto& n) {
+        bila::attend(bila::cuda::on{at.where, at.workspace}, f, m, n, in, out);
+      },
       form, mask, norm);
 }
 

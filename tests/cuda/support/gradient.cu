@@ -22,11 +22,9 @@ template <class T>
 std::size_t gradient_workspace_bytes(const any_form& form, const any_mask& mask, const any_norm& norm, const bila::inputs<T>& in,
                                      const bila::saved<T>& kept, const bila::output_gradients<T>& dy,
                                      const bila::gradients<T>& to) {
-  return std::visit(
-      [&](const auto& f, const auto& m, const auto& n) {
-        return bila::gradient_workspace_bytes(bila::cuda::on{}, f, m, n, in, kept, dy, to);
-      },
-      form, mask, norm);
+  return std::visit([&](const auto& f, const auto& m,
+                        const auto& n) { return bila::gradient_workspace_bytes(bila::cuda::on{}, f, m, n, in, kept, dy, to); },
+                    form, mask, norm);
 }
 
 using T = BILA_TEST_TYPE;

@@ -109,11 +109,9 @@ class step {
 
   step_answer answer() const {
     const auto state = [](const state_sums& s) { return state_slopes{finished(s.S), finished(s.z), finished(s.log_decay)}; };
-    return {finished(y_),           finished(row_sum_),      state(final_[0]),
-            state(final_[1]),       finished(q_),            finished(k_),
-            finished(v_),           finished(log_decay_),    finished(log_forward_),
-            finished(log_backward_), finished({scale_}),     finished({diagonal_}),
-            state(initial_[0]),     state(initial_[1])};
+    return {finished(y_),       finished(row_sum_),    state(final_[0]),     state(final_[1]),       finished(q_),
+            finished(k_),       finished(v_),          finished(log_decay_), finished(log_forward_), finished(log_backward_),
+            finished({scale_}), finished({diagonal_}), state(initial_[0]),   state(initial_[1])};
   }
 
  private:
@@ -137,8 +135,9 @@ class step {
     // lambda of gap t, for 0 < t < n, and of the gap by which a state enters.
     const way_of ways[2] = {{x_.initial_forward, x_.by_forward, gaps_.forward, x_.looks(bila::direction::forward)},
                             {x_.initial_backward, x_.by_backward, gaps_.backward, x_.looks(bila::direction::backward)}};
-    std::vector<double> decay[2], enter[2], leave[2];  // of a gap; what token i reads of the initial state; what is left of it at the end
-    double through[2] = {1, 1};                        // what is left of the initial state at the end
+    std::vector<double> decay[2], enter[2],
+        leave[2];                // of a gap; what token i reads of the initial state; what is left of it at the end
+    double through[2] = {1, 1};  // what is left of the initial state at the end
     for (int w = 0; w < 2; ++w) {
       const way_of& way = ways[w];
       decay[w].assign(static_cast<std::size_t>(n + 1), 1.0);
@@ -166,10 +165,16 @@ class step {
       f(i, p_.diagonal, 2);
       double M = 1;
       for (index_t j = i - 1; j >= 0 && ways[0].looks; --j)
-        if ((M *= decay[0][static_cast<std::size_t>(j + 1)]) == 0) break; else f(j, M, 0);
+        if ((M *= decay[0][static_cast<std::size_t>(j + 1)]) == 0)
+          break;
+        else
+          f(j, M, 0);
       M = 1;
       for (index_t j = i + 1; j < count && ways[1].looks; ++j)
-        if ((M *= decay[1][static_cast<std::size_t>(j)]) == 0) break; else f(j, M, 1);
+        if ((M *= decay[1][static_cast<std::size_t>(j)]) == 0)
+          break;
+        else
+          f(j, M, 1);
     };
     const auto product = [](const double* x, const double* y, index_t D) {
       sum result;
@@ -331,7 +336,8 @@ class step {
   }
 
   void leave_norm(index_t token, const sums& N, const sum& Z, const double* dy, sum* dN, sum& dZ) {
-    const double s = p_.scale, eps = std::holds_alternative<bila::norm::row_sum>(p_.norm) ? std::get<bila::norm::row_sum>(p_.norm).eps : 0;
+    const double s = p_.scale,
+                 eps = std::holds_alternative<bila::norm::row_sum>(p_.norm) ? std::get<bila::norm::row_sum>(p_.norm).eps : 0;
     const bool by_row_sum = std::holds_alternative<bila::norm::row_sum>(p_.norm);
     const double scaled = std::fabs(s * Z.value);
     const bool by_max = std::holds_alternative<bila::norm::max_one>(p_.norm) && scaled > 1;

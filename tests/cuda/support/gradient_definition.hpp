@@ -10,10 +10,11 @@
 
 namespace test {
 
-/// Numbers in logical order. spread: changing every factor of every term by a relative u changes a number by at most a few u times it.
+/// Numbers in logical order. spread: changing every factor of every term by a relative u changes a number by at most a few u times
+/// it.
 ///
-/// A gap's gradient is a sum over all pairs that cross it, but is computed as a difference of sums over rows and over columns, whose
-/// roundings are independent: its spread is the sum over the pairs and the root of the squares of those rows and columns.
+/// A gap's gradient is a sum over all pairs that cross it, but is computed as a difference of sums over rows and over columns,
+/// whose roundings are independent: its spread is the sum over the pairs and the root of the squares of those rows and columns.
 struct slope {
   std::vector<double> value, spread;
 };
@@ -37,8 +38,8 @@ step_answer step_by_definition(const lesson<T>& x) {
   return step_by_definition(stored_as<double>(x));
 }
 
-/// max_one has a kink where |scale Z| is 1. Rows that are so near it that a relative error of u in Z could lead to the other side get a
-/// loss that does not depend on them.
+/// max_one has a kink where |scale Z| is 1. Rows that are so near it that a relative error of u in Z could lead to the other side
+/// get a loss that does not depend on them.
 template <class T>
 void leave_rows_at_kinks(lesson<T>& x, double u) {
   if (!std::holds_alternative<bila::norm::max_one>(x.x.norm)) return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All tensors of one call in one piece of device memory. What is not an element of an output (inputs, the holes of layouts, guards of
-// NaN around every tensor) must be the same bytes after the call.
+// All tensors of one call in one piece of device memory. What is not an element of an output (inputs, the holes of layouts, guards
+// of NaN around every tensor) must be the same bytes after the call.
 #pragma once
 
 #include "cuda/support/device.hpp"
@@ -91,8 +91,11 @@ class image {
     const std::size_t start =
         (bytes_.size() + guard + alignment - 1) / alignment * alignment + static_cast<std::size_t>(shift_ * size);
     bytes_.resize(start + static_cast<std::size_t>(high - low), 0xff);
-    if (bytes_.size() + guard > device::memory_size()) throw std::runtime_error("test: more tensors than device::memory has room for");
-    if (high > low) std::memcpy(bytes_.data() + start, reinterpret_cast<const unsigned char*>(x.data) + low, static_cast<std::size_t>(high - low));
+    if (bytes_.size() + guard > device::memory_size())
+      throw std::runtime_error("test: more tensors than device::memory has room for");
+    if (high > low)
+      std::memcpy(bytes_.data() + start, reinterpret_cast<const unsigned char*>(x.data) + low,
+                  static_cast<std::size_t>(high - low));
     const std::ptrdiff_t first = static_cast<std::ptrdiff_t>(start) - low;
     if (host != nullptr) {
       outputs_.push_back({first, reinterpret_cast<unsigned char*>(host), x.extents, strides, sizeof(T)});

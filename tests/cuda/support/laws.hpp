@@ -28,7 +28,8 @@ T one_of(random_source& random, const std::vector<T>& all) {
 
 /// Any norm, direction, diagonal, scale and eps.
 inline any_norm random_norm(random_source& random) {
-  return one_of<any_norm>(random, {bila::norm::none{}, bila::norm::row_sum{one_of<double>(random, {1e-6, 0, 0.5})}, bila::norm::max_one{}});
+  return one_of<any_norm>(random,
+                          {bila::norm::none{}, bila::norm::row_sum{one_of<double>(random, {1e-6, 0, 0.5})}, bila::norm::max_one{}});
 }
 
 template <class T>

@@ -13,10 +13,10 @@ namespace test::device {
 
 /// How a call is made; none of it may change a bit of what it gives.
 struct manner {
-  index_t shift = 0;             // elements that tensors start after an aligned address
-  unsigned char junk = 0xff;     // each byte of the workspace beforehand
-  bool odd_workspace = false;    // one byte off
-  bool captured = false;         // as a CUDA graph, launched twice
+  index_t shift = 0;           // elements that tensors start after an aligned address
+  unsigned char junk = 0xff;   // each byte of the workspace beforehand
+  bool odd_workspace = false;  // one byte off
+  bool captured = false;       // as a CUDA graph, launched twice
 };
 
 template <class T>
@@ -78,7 +78,12 @@ bool run(image& memory, std::size_t bytes, const manner& how, const Call& call) 
   const std::span<std::byte> room = workspace(bytes, how.junk, how.odd_workspace);
   if (how.captured) {
     const own_stream own;
-    capture(own.get(), [&] { call(on{own.get(), room}); }, 2);
+    capture(
+        own.get(),
+        [&] {
+          call(on{own.get(), room});
+        },
+        2);
   } else {
     call(on{nullptr, room});
   }

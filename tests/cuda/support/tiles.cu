@@ -36,7 +36,8 @@ constexpr bila::norm::row_sum norm{1e-6};
 /// f(form, tiles)
 template <class Function>
 auto with(tile_choice tiles, const any_form& form, const Function& f) {
-  return std::visit([&](const auto& chosen) { return tiles == tile_choice::smallest ? f(chosen, smallest{}) : f(chosen, large{}); }, form);
+  return std::visit([&](const auto& chosen) { return tiles == tile_choice::smallest ? f(chosen, smallest{}) : f(chosen, large{}); },
+                    form);
 }
 
 }  // namespace
@@ -67,7 +68,8 @@ void gradient(const on& at, tile_choice tiles, const any_form& form, const gap_m
 
 template <class T>
 std::size_t gradient_workspace_bytes(tile_choice tiles, const any_form& form, const gap_mask& mask, const bila::inputs<T>& in,
-                                     const bila::saved<T>& kept, const bila::output_gradients<T>& dy, const bila::gradients<T>& to) {
+                                     const bila::saved<T>& kept, const bila::output_gradients<T>& dy,
+                                     const bila::gradients<T>& to) {
   return with(tiles, form, [&](const auto& f, auto choice) {
     return bila::gradient_workspace_bytes<decltype(choice)>(bila::cuda::on{}, f, mask, norm, in, kept, dy, to);
   });
@@ -75,7 +77,8 @@ std::size_t gradient_workspace_bytes(tile_choice tiles, const any_form& form, co
 
 using T = BILA_TEST_TYPE;
 template void attend(const on&, tile_choice, const any_form&, const gap_mask&, const bila::inputs<T>&, const bila::outputs<T>&);
-template std::size_t workspace_bytes(tile_choice, const any_form&, const gap_mask&, const bila::inputs<T>&, const bila::outputs<T>&);
+template std::size_t workspace_bytes(tile_choice, const any_form&, const gap_mask&, const bila::inputs<T>&,
+                                     const bila::outputs<T>&);
 template void gradient(const on&, tile_choice, const any_form&, const gap_mask&, const bila::inputs<T>&, const bila::saved<T>&,
                        const bila::output_gradients<T>&, const bila::gradients<T>&);
 template std::size_t gradient_workspace_bytes(tile_choice, const any_form&, const gap_mask&, const bila::inputs<T>&,
