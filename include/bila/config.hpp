@@ -46,9 +46,14 @@
 #endif
 
 // Kernels are hidden, and their namespace carries the architectures they are compiled for: two libraries in one process may hold
-// the same kernel for different ones, and the runtime would take either.
+// the same kernel for different ones, and the runtime would take either. CUDA 13 hides them itself, and takes the attribute amiss
+// where a kernel is made of a type in an unnamed namespace.
 #if defined(__CUDACC__)
+#if __CUDACC_VER_MAJOR__ < 13
 #define BILA_KERNEL __attribute__((visibility("hidden"))) __global__
+#else
+#define BILA_KERNEL __global__
+#endif
 #define BILA_ARCHITECTURES_OF(a, b, c, d, e, f, g, h, ...) sm_##a##x##b##x##c##x##d##x##e##x##f##x##g##x##h
 #define BILA_ARCHITECTURES_IN(...) BILA_ARCHITECTURES_OF(__VA_ARGS__, , , , , , , , )
 #define BILA_CUDA_ARCHITECTURES BILA_ARCHITECTURES_IN(__CUDA_ARCH_LIST__)

@@ -139,7 +139,7 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
                            sums ? out.row_sum : tensor_view<float>{}};
         if (float* const copy = z[forward ? 0 : 1]; copy != nullptr) {  // the final z may take its place while it is still read
           const index_t n = s.on_device.count * size.H * size.Dk;
-          (*launch)("gather_view", gather_view, blocks_for(n), threads_of_small, 0, call.initial.z, copy);
+          (*launch)("gather_view", gather_view<>, blocks_for(n), threads_of_small, 0, call.initial.z, copy);
           call.initial.z = bhld<const float>(copy, s.on_device.count, size.H, size.Dk, 1);
         }
         const index_t slices = (size.Dv + 31) / 32, tasks = s.on_device.count * size.H * slices;

@@ -88,11 +88,11 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
                        to.scale != nullptr ? parts : nullptr};
   (*launch)("pass_norm", pass_norm<T, Norm>, blocks_for(entries / tokens_per_group * lanes_per_token), threads_of_small, 0, through,
             norm, entries);
-  if (to.scale != nullptr) (*launch)("add_up", add_up, 1, 1024, 0, parts, entries, to.scale);
+  if (to.scale != nullptr) (*launch)("add_up", add_up<>, 1, 1024, 0, parts, entries, to.scale);
   if (to.diagonal != nullptr) {
     (*launch)("weigh_own", weigh_own<T>, blocks_for(entries * lanes_per_token), threads_of_small, 0, s.on_device, size.H, q, k, v,
               tensor_view<const T>(dN), dZ, parts, entries);
-    (*launch)("add_up", add_up, 1, 1024, 0, parts, entries, to.diagonal);
+    (*launch)("add_up", add_up<>, 1, 1024, 0, parts, entries, to.diagonal);
   }
   if (weighs) {
     launch_gaps(*launch, s, size.H, mask, borders, false, gaps);
@@ -176,14 +176,14 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
     const tensor_view<float> both[] = {x.S, x.z};
     for (const tensor_view<float>& part : both)
       if (part.data != nullptr && log_decay.data != nullptr)
-        (*launch)("decay_state", decay_state, blocks_for(part.batches() * part.heads() * part.length() * part.features()),
+        (*launch)("decay_state", decay_state<>, blocks_for(part.batches() * part.heads() * part.length() * part.features()),
                   threads_of_small, 0, part, log_decay);
   };
   through_border(to.initial_forward, in.initial_forward.log_decay);
   through_border(to.initial_backward, in.initial_backward.log_decay);
   if (!of_gaps) return;
-  (*launch)("spread_gaps", spread_gaps, blocks_for(chunks * 32), threads_of_small, 0, s.on_device, size.H, span, by_q, by_k, jumps,
-            forward, backward, at_gaps, chunks);
+  (*launch)("spread_gaps", spread_gaps<>, blocks_for(chunks * 32), threads_of_small, 0, s.on_device, size.H, span, by_q, by_k,
+            jumps, forward, backward, at_gaps, chunks);
   (*launch)("write_gap_gradients", write_gap_gradients<Mask>, blocks_for(entries), threads_of_small, 0, s.on_device, size.H, mask,
             at_gaps, borders, to.log_forward, to.log_backward, to.log_decay, to.initial_forward.log_decay,
             to.initial_backward.log_decay, entries);

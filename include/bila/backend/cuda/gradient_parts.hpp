@@ -132,6 +132,7 @@ __device__ inline double sum_of_block(double x) {
 }
 
 /// *to = sum of n numbers; one block of threads.
+template <int = 0>  // a template, so that every unit may have it
 BILA_KERNEL void add_up(const float* const x, const index_t n, double* const to) {
   double sum = 0;
   for (index_t i = threadIdx.x; i < n; i += blockDim.x) sum += x[i];
@@ -179,6 +180,7 @@ struct gap_gradients {
 };
 
 /// From the parts of q . dq and k . dk to the gaps (math 4.4, local to a chunk); a warp has a chunk.
+template <int = 0>  // a template, so that every unit may have it
 BILA_KERNEL void spread_gaps(const sequences s, const index_t H, const index_t chunk, const float* const by_q,
                              const float* const by_k, const float* const jumps, const bool forward, const bool backward,
                              const gap_gradients to, const index_t chunks) {
@@ -287,6 +289,7 @@ BILA_KERNEL void sum_gap_gradients(const sequences s, const index_t H, const __g
 }
 
 /// A state's gradient crosses the gap by which the state entered.
+template <int = 0>  // a template, so that every unit may have it
 BILA_KERNEL void decay_state(const tensor_view<float> x, const tensor_view<const float> log_decay) {
   const index_t per_head = x.length() * x.features(), tasks = x.batches() * x.heads() * per_head;
   for (index_t i = thread_number(); i < tasks; i += threads_in_grid()) {

@@ -81,6 +81,7 @@ struct table_piece {
   index_t first, count, numbers[size];
 };
 
+template <int = 0>  // a template, so that every unit may have it
 BILA_KERNEL void write_table(index_t* table, const __grid_constant__ table_piece piece) {
   for (index_t i = threadIdx.x; i < piece.count; i += blockDim.x) table[piece.first + i] = piece.numbers[i];
 }
@@ -92,7 +93,7 @@ inline void send_table(launcher& launch, index_t* table, const segments& pieces,
   const auto add = [&](index_t x) {
     piece.numbers[piece.count++] = x;
     if (piece.count < table_piece::size) return;
-    launch("write_table", write_table, 1, 256, 0, table, piece);
+    launch("write_table", write_table<>, 1, 256, 0, table, piece);
     piece.first += piece.count;
     piece.count = 0;
   };
@@ -104,7 +105,7 @@ inline void send_table(launcher& launch, index_t* table, const segments& pieces,
     blocks_before += (s.count + block - 1) / block;
   }
   for (const index_t x : {index_t{0}, index_t{0}, blocks_before}) add(x);
-  if (piece.count > 0) launch("write_table", write_table, 1, 256, 0, table, piece);
+  if (piece.count > 0) launch("write_table", write_table<>, 1, 256, 0, table, piece);
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
