@@ -27,7 +27,13 @@ template <class Tiles, class Form, class Mask, class Norm, class T>
 void run_gradient(launcher* launch, workspace& memory, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
                   const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
   const geometry size = geometry_of(in, kept.y);
-  if (size.B == 0 || size.H == 0) return;
+  if (size.B == 0 || size.H == 0) {
+    double* const sums[] = {to.scale, to.diagonal};
+    for (double* const sum : sums)
+      if (launch != nullptr && sum != nullptr)
+        (*launch)("add_up", add_up<>, 1, 32, 0, static_cast<const float*>(nullptr), index_t{0}, sum);
+    return;
+  }
   const bool has_states = in.initial_forward.given() || in.initial_backward.given() || dy.final_forward.given() ||
                           dy.final_backward.given() || to.initial_forward.given() || to.initial_backward.given();
   const bool of_gaps = to.log_decay.data != nullptr || to.log_forward.data != nullptr || to.log_backward.data != nullptr ||
@@ -177,13 +183,16 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
     for (const tensor_view<float>& part : both)
       if (part.data != nullptr && log_decay.data != nullptr)
         (*launch)("decay_state", decay_state<>, blocks_for(part.batches() * part.heads() * part.length() * part.features()),
-                  threads_of_small, 0, part, log_decay);
+                  threads_of_small, 0, s.on_device, part, log_decay);
   };
   through_border(to.initial_forward, in.initial_forward.log_decay);
   through_border(to.initial_backward, in.initial_backward.log_decay);
   if (!of_gaps) return;
   (*launch)("spread_gaps", spread_gaps<>, blocks_for(chunks * 32), threads_of_small, 0, s.on_device, size.H, span, by_q, by_k,
             jumps, forward, backward, at_gaps, chunks);
+  const tensor_view<float> at_ends[] = {to.initial_forward.log_decay, to.initial_backward.log_decay};
+  for (const tensor_view<float>& x : at_ends)  // an empty sequence's is zero
+    if (x.data != nullptr) (*launch)("clear_view", clear_view<float>, blocks_for(x.batches() * x.heads()), threads_of_small, 0, x);
   (*launch)("write_gap_gradients", write_gap_gradients<Mask>, blocks_for(entries), threads_of_small, 0, s.on_device, size.H, mask,
             at_gaps, borders, to.log_forward, to.log_backward, to.log_decay, to.initial_forward.log_decay,
             to.initial_backward.log_decay, entries);

@@ -177,6 +177,9 @@ struct fragments {
           : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
           : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
   }
+
+  /// The same into a long sum.
+  static __device__ void add_product(float (&c)[4], const a_type& a, const b_type& b) { multiply(c, a, b); }
 };
 
 template <>
@@ -240,6 +243,14 @@ struct fragments<float> {
       multiply_part(c, a_high + 4 * half, b_low + 2 * half);
       multiply_part(c, a_high + 4 * half, b_high + 2 * half);
     }
+  }
+
+  /// The same, added to C by itself: the tensor cores cut off what they add, and a sum of thousands of products would drift.
+  static __device__ void add_product(float (&c)[4], const a_type& a, const b_type& b) {
+    float product[4] = {};
+    multiply(product, a, b);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) c[e] += product[e];
   }
 
  private:

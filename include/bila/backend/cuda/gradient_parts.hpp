@@ -290,10 +290,11 @@ BILA_KERNEL void sum_gap_gradients(const sequences s, const index_t H, const __g
 
 /// A state's gradient crosses the gap by which the state entered.
 template <int = 0>  // a template, so that every unit may have it
-BILA_KERNEL void decay_state(const tensor_view<float> x, const tensor_view<const float> log_decay) {
+BILA_KERNEL void decay_state(const sequences s, const tensor_view<float> x, const tensor_view<const float> log_decay) {
   const index_t per_head = x.length() * x.features(), tasks = x.batches() * x.heads() * per_head;
   for (index_t i = thread_number(); i < tasks; i += threads_in_grid()) {
     const index_t n = i / per_head / x.heads(), h = i / per_head % x.heads();
+    if (s.tokens(n) == 0) continue;  // it passed through
     float& value = x(n, h, i % per_head / x.features(), i % x.features());
     const float factor = static_cast<float>(exp(fmin(0.0, border_gaps::at(log_decay, n, h))));
     value = factor == 0 ? 0 : value * factor;

@@ -25,6 +25,15 @@ BILA_KERNEL void clear_padding(const sequences s, const tensor_view<T> x) {
   }
 }
 
+/// Zeros everywhere.
+template <class T>
+BILA_KERNEL void clear_view(const tensor_view<T> x) {
+  const index_t tasks = x.batches() * x.heads() * x.length() * x.features();
+  for (index_t i = thread_number(); i < tasks; i += threads_in_grid())
+    x(i / (x.heads() * x.length() * x.features()), i / (x.length() * x.features()) % x.heads(), i / x.features() % x.length(),
+      i % x.features()) = T{};
+}
+
 /// Copies x to contiguous memory.
 template <int = 0>  // a template, so that every unit may have it
 BILA_KERNEL void gather_view(const tensor_view<const float> x, float* const to) {

@@ -130,14 +130,14 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::
       const typename F::a_type a = F::make_a(A);
       if constexpr (Finish::sums_rows) {
         const float one[4] = {1, 1, 1, 1};
-        F::multiply(Z, a, F::make_b(one));
+        F::add_product(Z, a, F::make_b(one));
       }
 #pragma unroll
       for (int n = 0; n < D / 16; ++n) {
         typename F::b_type b[2];
         F::template load_b<stride>(b, here.v + j * stride + n * 16);
-        F::multiply(N[2 * n], a, b[0]);
-        F::multiply(N[2 * n + 1], a, b[1]);
+        F::add_product(N[2 * n], a, b[0]);
+        F::add_product(N[2 * n + 1], a, b[1]);
       }
     };
     // Blocks off the diagonal, in the order in which they are met.

@@ -52,6 +52,7 @@ BILA_KERNEL void __launch_bounds__(288)
   __shared__ double decay[block];
   const int column = static_cast<int>(threadIdx.x) / parts, part = static_cast<int>(threadIdx.x) % parts;  // column 32: row sums
   const bool works = column <= columns;
+  const unsigned lanes = 0xffu << (threadIdx.x % 32 / parts * parts);  // those of this column: the last warp has but one
 
   for (index_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     const int first_column = static_cast<int>(task % slices) * columns;
@@ -117,7 +118,7 @@ BILA_KERNEL void __launch_bounds__(288)
           out *= now;
           if (c.finishes) out += c.diagonal * own * v[r][column];
 #pragma unroll
-          for (int reach = parts / 2; reach > 0; reach /= 2) out += __shfl_xor_sync(0xffffffffu, out, reach, parts);
+          for (int reach = parts / 2; reach > 0; reach /= 2) out += __shfl_xor_sync(lanes, out, reach, parts);
           if (part == 0) N[r][column] = out;
         }
       }

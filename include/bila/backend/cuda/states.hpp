@@ -169,7 +169,7 @@ BILA_KERNEL void __launch_bounds__(256, summary_memory<T, D, Tiles>::Tile.per_sm
           if (way == 0) {  // the row sums of both ways, of k as it is: columns 0 and 1 forward, 2 and 3 backward
             typename F::b_type b{};
             if (lane.g < 4) b = F::read_b(columns + lane.g * c.chunk + t);
-            F::multiply(z, a, b);
+            F::add_product(z, a, b);
           }
           const float* const w = way == 0 ? w_forward : w_backward;
           float x[8];
@@ -185,8 +185,8 @@ BILA_KERNEL void __launch_bounds__(256, summary_memory<T, D, Tiles>::Tile.per_sm
           for (int n = 0; n < D / 16; ++n) {
             typename F::b_type b[2];
             F::template load_b<memory::v_stride>(b, vs + j * memory::v_stride + n * 16);
-            F::multiply(S[2 * n], weighted, b[0]);
-            F::multiply(S[2 * n + 1], weighted, b[1]);
+            F::add_product(S[2 * n], weighted, b[0]);
+            F::add_product(S[2 * n + 1], weighted, b[1]);
           }
         }
       }
