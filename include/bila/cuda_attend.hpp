@@ -87,9 +87,10 @@ complaint check_call(const Form& form, const Mask& mask, const Norm& norm, const
   return wrong.empty() ? check_widths<Tiles>(size) : wrong;
 }
 
-template <class Real>
+/// A norm that uses no row sum neither reads nor writes z.
+template <class Norm, class Real>
 end_state<Real> end_of(const state<Real>& x) {
-  return {x.S, x.z};
+  return {x.S, Norm::uses_row_sum ? x.z : tensor_view<Real>{}};
 }
 
 /// Lays a call out and, unless it is only asked how much memory that takes, launches it.
@@ -113,8 +114,8 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
     const bool both = in.direction == direction::both, sums = Norm::uses_row_sum;
     float* const partial = both ? memory.take<float>(size.B * size.H * size.L * (size.Dv + 1)) : nullptr;
     float* const z[2] = {
-        in.initial_forward.z.data != nullptr ? memory.take<float>(s.on_device.count * size.H * size.Dk) : nullptr,
-        in.initial_backward.z.data != nullptr ? memory.take<float>(s.on_device.count * size.H * size.Dk) : nullptr};
+        sums && in.initial_forward.z.data != nullptr ? memory.take<float>(s.on_device.count * size.H * size.Dk) : nullptr,
+        sums && in.initial_backward.z.data != nullptr ? memory.take<float>(s.on_device.count * size.H * size.Dk) : nullptr};
     const index_t entries = s.entries(size.H);
     double* const decays = weighs ? memory.take<double>(entries) : nullptr;
     if (launch == nullptr) return;
@@ -127,8 +128,8 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
                            k,
                            v,
                            decays,
-                           end_of(forward ? in.initial_forward : in.initial_backward),
-                           end_of(forward ? out.final_forward : out.final_backward),
+                           end_of<Norm>(forward ? in.initial_forward : in.initial_backward),
+                           end_of<Norm>(forward ? out.final_forward : out.final_backward),
                            partial,
                            forward,
                            both && forward,
@@ -180,10 +181,10 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
         launch_summary<D, Tiles>(*launch, keys,
                                  summary_call<T>{keys.on_device, size.H, work.chunk, k, v, call.gaps, nullptr, call.states});
         scan_call<T> scan{keys.on_device, size.H, work.chunk, call.states, {}, {}, {}, call.only_state};
-        scan.initial[0] = end_of(in.initial_forward);
-        scan.initial[1] = end_of(in.initial_backward);
-        scan.final[0] = end_of(out.final_forward);
-        scan.final[1] = end_of(out.final_backward);
+        scan.initial[0] = end_of<Norm>(in.initial_forward);
+        scan.initial[1] = end_of<Norm>(in.initial_backward);
+        scan.final[0] = end_of<Norm>(out.final_forward);
+        scan.final[1] = end_of<Norm>(out.final_backward);
         launch_scan<D>(*launch, scan);
       }
       launch_product<D, Tiles>(*launch, s, call, normalised<Norm>{norm, static_cast<float>(in.scale)});

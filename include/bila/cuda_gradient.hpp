@@ -112,14 +112,14 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
       launch_summary<D, Tiles>(*launch, s, summary_call<T>{s.on_device, size.H, work.chunk, k, v, gaps, nullptr, states});
       launch_summary<D, Tiles>(*launch, s, summary_call<T>{s.on_device, size.H, work.chunk, q, slopes, swapped, dZ, adjoints});
       scan_call<T> scan{s.on_device, size.H, work.chunk, states, {}, {}, {}, one};
-      scan.initial[0] = end_of(in.initial_forward);
-      scan.initial[1] = end_of(in.initial_backward);
+      scan.initial[0] = end_of<Norm>(in.initial_forward);
+      scan.initial[1] = end_of<Norm>(in.initial_backward);
       launch_scan<D>(*launch, scan);
       scan_call<T> back{s.on_device, size.H, work.chunk, adjoints, {}, {}, {}, one};
-      back.initial[0] = end_of(dy.final_backward);  // what reads the state at the first token comes in from before it
-      back.initial[1] = end_of(dy.final_forward);
-      back.final[0] = end_of(to.initial_backward);
-      back.final[1] = end_of(to.initial_forward);
+      back.initial[0] = end_of<Norm>(dy.final_backward);  // what reads the state at the first token comes in from before it
+      back.initial[1] = end_of<Norm>(dy.final_forward);
+      back.final[0] = end_of<Norm>(to.initial_backward);
+      back.final[1] = end_of<Norm>(to.initial_forward);
       launch_scan<D>(*launch, back);
     }
     const auto product = [&](const operand<T>& rows, const operand<T>& keys, const operand<T>& values, bool swap, bool transposed) {
@@ -179,7 +179,7 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
   });
 
   const auto through_border = [&](const state<float>& x, const tensor_view<const float>& log_decay) {
-    const tensor_view<float> both[] = {x.S, x.z};
+    const tensor_view<float> both[] = {x.S, Norm::uses_row_sum ? x.z : tensor_view<float>{}};
     for (const tensor_view<float>& part : both)
       if (part.data != nullptr && log_decay.data != nullptr)
         (*launch)("decay_state", decay_state<>, blocks_for(part.batches() * part.heads() * part.length() * part.features()),

@@ -43,6 +43,13 @@ struct norm_call {
   float* scales;      // per entry: the token's part in the gradient of the scale; null: not wanted
 };
 
+/// Within what T can hold: a row whose sum is all but nothing has an all but endless slope, which then meets weights of zero.
+template <class T>
+__device__ float held_by(float x) {
+  if constexpr (std::is_same_v<T, f16>) return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
+  return x;
+}
+
 /// dN_i = numerator dy_i, dZ_i (math 4.1). A group of lanes has four tokens of a block; where a lane has but 8 features of each,
 /// they are all on their way before the first is looked at.
 template <class T, class Norm>
@@ -81,7 +88,7 @@ BILA_KERNEL void pass_norm(const __grid_constant__ norm_call<T> c, const __grid_
         for (int e = 0; e < 8; ++e) product += a[e] * b[e];
         finish(i, product, [&](float numerator) {
 #pragma unroll
-          for (int e = 0; e < 8; ++e) b[e] *= numerator;
+          for (int e = 0; e < 8; ++e) b[e] = held_by<T>(b[e] * numerator);
           if (d < width) reinterpret_cast<eight<T>*>(&c.dN(row, start.h, token + i, d))->write(b);
         });
       }
@@ -92,7 +99,7 @@ BILA_KERNEL void pass_norm(const __grid_constant__ norm_call<T> c, const __grid_
           product += wide(c.y(row, start.h, token + i, d)) * wide(c.dy(row, start.h, token + i, d));
         finish(i, product, [&](float numerator) {
           for (int d = lane; d < width; d += lanes_per_token)
-            c.dN(row, start.h, token + i, d) = narrow<T>(numerator * wide(c.dy(row, start.h, token + i, d)));
+            c.dN(row, start.h, token + i, d) = narrow<T>(held_by<T>(numerator * wide(c.dy(row, start.h, token + i, d))));
         });
       }
     }

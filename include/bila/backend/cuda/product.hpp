@@ -202,7 +202,7 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::
           }
           apply(here, j, part);
         };
-        if (c.dots == nullptr) {
+        if (c.partner.x.data == nullptr) {
           apply(here, j, A);
           return;
         }

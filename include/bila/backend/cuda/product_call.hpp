@@ -29,7 +29,7 @@ struct product_call {
   // The gradient's: score biases, per entry (null: ones), and, for the gates, the parts of partner_i . out_i.
   bool biased;
   const float *row_bias, *column_bias;
-  operand<T> partner;
+  operand<T> partner;      // without data: not the gradient of something that meets gates
   float* dots;             // 3 per entry: from the left, from the right inside the chunk, from the right's state; null: not wanted
   tensor_view<float> sum;  // takes the place of out where heads are yet to be added up; without data there is no need
 };

@@ -94,6 +94,7 @@ BILA_KERNEL void __launch_bounds__(288)
         v[r][d] = first_column + d < Dv ? wide(vs(r, first_column + d)) : 0;
       }
       if (threadIdx.x < there) {
+        v[threadIdx.x][columns] = 1;
         decay[threadIdx.x] = c.decays == nullptr ? 1 : c.decays[c.s.first_entry(n, h, c.H) + first + threadIdx.x];
       }
       __syncthreads();
