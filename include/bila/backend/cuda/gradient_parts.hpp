@@ -236,11 +236,11 @@ BILA_KERNEL void spread_gaps(const sequences s, const index_t H, const index_t c
 
 /// A mask whose parameter's gradient a kernel can form.
 template <class Mask>
-concept pulls_back_tokens = Mask::gaps == gap::per_token&& requires(const Mask& mask, index_t t, double (*f)(index_t)) {
+concept pulls_back_tokens = requires(const Mask& mask, index_t t, double (*f)(index_t)) {
   mask.gradient_of(t, t, f, f);
 };
 template <class Mask>
-concept pulls_back_heads = Mask::gaps == gap::per_head&& requires(const Mask& mask, double sum) {
+concept pulls_back_heads = requires(const Mask& mask, double sum) {
   mask.gradient_of(sum, sum);
 };
 
