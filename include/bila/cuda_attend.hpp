@@ -103,8 +103,8 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
       in.initial_forward.given() || in.initial_backward.given() || out.final_forward.given() || out.final_backward.given();
   const working work = work_of<Tiles, Mask>(form, in, size, has_states);
   const sequence_plan s = plan_sequences(in, size, memory);
-  const sequence_plan keys{{s.on_device.table, s.on_device.count, size.Lk, s.on_device.packed}, s.blocks};
-  if (launch != nullptr && s.on_device.table != nullptr)
+  const sequence_plan keys{{s.on_device.table, s.on_device.count, size.Lk, s.on_device.packed}, s.ragged, s.blocks};
+  if (launch != nullptr && s.ragged)
     send_table(*launch, const_cast<index_t*>(s.on_device.table), segments_of(in, size), s.on_device.count, s.on_device.packed);
 
   const operand<T> q = operand_of(in.q, size.H), k = operand_of(in.k, size.H), v = operand_of(in.v, size.H);

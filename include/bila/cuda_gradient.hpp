@@ -75,7 +75,7 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
   const tensor_view<float> sum_q = room(to.q), sum_k = room(to.k), sum_v = room(to.v);
   if (counts) return;
 
-  if (s.on_device.table != nullptr)
+  if (s.ragged)
     send_table(*launch, const_cast<index_t*>(s.on_device.table), segments_of(in, size), s.on_device.count, s.on_device.packed);
   const operand<T> q = operand_of(in.q, size.H), k = operand_of(in.k, size.H), v = operand_of(in.v, size.H);
   const operand<T> slopes = operand_of(tensor_view<const T>(dN), size.H);

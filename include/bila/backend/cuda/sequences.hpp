@@ -66,10 +66,11 @@ struct sequences {
 /// What the host knows of them.
 struct sequence_plan {
   sequences on_device;
-  index_t blocks;  // of all sequences
+  bool ragged;     // there is a table; on_device has none while memory is only counted
+  index_t blocks;  // of all sequences, if ragged
 
   index_t units(index_t size) const {
-    if (on_device.table == nullptr) return on_device.count * ((on_device.L + size - 1) / size);
+    if (!ragged) return on_device.count * ((on_device.L + size - 1) / size);
     return blocks * block / size + on_device.count;
   }
   index_t entries(index_t H) const { return units(block) * block * H; }
