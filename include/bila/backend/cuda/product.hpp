@@ -2,8 +2,9 @@
 // The masked product, which every form and the gradient are made of: rows against the keys of their chunk, scores in registers
 // only, then the states that enter the chunk.
 //
-//     out_i = sum_j M_ij (q_i . k_j + r_i c_j) v_j + read_i (q_i H + r_i h) + the same with G    (math 2.4, 4.3; r and c: gradient
-//     only)
+//     out_i = sum_j M_ij (q_i . k_j + r_i c_j) v_j + read_i (q_i H + r_i h) + the same with G    (math 2.4, 4.3)
+//
+// with r and c in the gradient only.
 //
 // A warp has 16 rows, one block, and walks over the blocks of keys: to the left from the diagonal on, then to the right. Off the
 // diagonal the mask is (row factor) x (column factor), both at most one, and what lies between the two blocks is a running sum:
@@ -25,10 +26,9 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::
   using sum = exponent<T>;
   constexpr int panel = Tile.panel, stride = memory::stride, threads = memory::threads;
   constexpr bool learns = Finish::learns;
-  constexpr int pieces = (D + panel - 1) / panel;  // of a state
-  constexpr bool paired =
-      !learns && D <= 64 && sizeof(T) == 2 && Tile.per_sm < 3;           // two blocks of keys at a time, where registers allow it
+  constexpr int pieces = (D + panel - 1) / panel;                        // of a state
   constexpr bool hold_q = D <= 64 && sizeof(T) == 2 && Tile.per_sm < 3;  // q's fragments stay in registers
+  constexpr bool paired = hold_q && !learns;                             // two blocks of keys at a time
   extern __shared__ __align__(16) unsigned char bila_shared[];
   memory& shared = *reinterpret_cast<memory*>(bila_shared);
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -206,13 +206,16 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::
           apply(here, j, A);
           return;
         }
+        // In three parts even where nobody asks for the sums between: the bits do not depend on what else is wanted.
         add(-1);
-        float now[2];
-        dot(now);
-        dots[0][0] = now[0];
-        dots[1][0] = now[1];
+        if (c.dots != nullptr) {
+          float now[2];
+          dot(now);
+          dots[0][0] = now[0];
+          dots[1][0] = now[1];
+        }
         add(0);
-        dot(before);
+        if (c.dots != nullptr) dot(before);
         add(1);
       } else {
         apply(here, j, A);
@@ -293,13 +296,13 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::
               (e < 4 ? low : high)[e % 4] += from_left + from_right;
             }
           };
-          constexpr int there = D < panel ? D : panel;
+          constexpr int state_rows = D < panel ? D : panel;
           if (c.transposed) {  // the piece's rows are features of the result
 #pragma unroll
             for (int p = 0; p < pieces; ++p) {
               if (p == piece) {
 #pragma unroll
-                for (int n = 0; n < there / 16; ++n) {
+                for (int n = 0; n < state_rows / 16; ++n) {
                   float H[2][4] = {}, G[2][4] = {};
 #pragma unroll
                   for (int k = 0; k < D / block; ++k) {
@@ -313,7 +316,7 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::
                     F::multiply(G[0], a, b[0]);
                     F::multiply(G[1], a, b[1]);
                   }
-                  take(p * there / 16 + n, H, G, N[2 * (p * there / 16 + n)], N[2 * (p * there / 16 + n) + 1]);
+                  take(p * state_rows / 16 + n, H, G, N[2 * (p * state_rows / 16 + n)], N[2 * (p * state_rows / 16 + n) + 1]);
                 }
               }
             }
@@ -322,7 +325,7 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::
             for (int n = 0; n < D / 16; ++n) {
               float H[2][4] = {}, G[2][4] = {};
 #pragma unroll
-              for (int k = 0; k < there / block; ++k) {
+              for (int k = 0; k < state_rows / block; ++k) {
                 typename F::b_type b[2];
                 const typename F::a_type a = q_of(hold_q ? k : piece * (panel / block) + k);
                 F::template load_b<stride>(b, here.k + k * block * stride + n * 16);
