@@ -13,8 +13,8 @@ struct smallest {
   static constexpr int narrowest = 64, widest = 128;
   static constexpr bila::cuda::product_tile product(int, int) { return {1, 16, 2, 1}; }
   static constexpr bila::cuda::summary_tile summary(int, int) { return {16, 2, 1}; }
-  static constexpr bila::index_t shortest_linear(bila::index_t) { return 1; }
-  static constexpr bila::index_t chunk = 128;
+  static constexpr bila::index_t shortest_linear(bila::index_t, bool) { return 1; }
+  static constexpr bila::index_t chunk(bila::index_t, bool) { return 128; }
 };
 
 /// Nearly all of the shared memory of an sm_90.
@@ -25,8 +25,8 @@ struct large {
     return {4, 128, D == 128 ? 2 : 1, 1};
   }
   static constexpr bila::cuda::summary_tile summary(int bytes, int D) { return {128, bytes * D <= 256 ? 2 : 1, 1}; }
-  static constexpr bila::index_t shortest_linear(bila::index_t) { return 100000; }
-  static constexpr bila::index_t chunk = 1024;
+  static constexpr bila::index_t shortest_linear(bila::index_t, bool) { return 100000; }
+  static constexpr bila::index_t chunk(bila::index_t, bool) { return 1024; }
 };
 
 namespace {

@@ -26,9 +26,9 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::
   using sum = exponent<T>;
   constexpr int panel = Tile.panel, stride = memory::stride, threads = memory::threads;
   constexpr bool learns = Finish::learns;
-  constexpr int pieces = (D + panel - 1) / panel;                        // of a state
-  constexpr bool hold_q = D <= 64 && sizeof(T) == 2 && Tile.per_sm < 3;  // q's fragments stay in registers
-  constexpr bool paired = hold_q && !learns;                             // two blocks of keys at a time
+  constexpr int pieces = (D + panel - 1) / panel;                                      // of a state
+  constexpr bool hold_q = D <= 64 && D <= panel && sizeof(T) == 2 && Tile.per_sm < 3;  // q's fragments stay in registers
+  constexpr bool paired = hold_q && !learns;                                           // two blocks of keys at a time
   extern __shared__ __align__(16) unsigned char bila_shared[];
   memory& shared = *reinterpret_cast<memory*>(bila_shared);
   const int warp = static_cast<int>(threadIdx.x) / 32;
