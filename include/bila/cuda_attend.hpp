@@ -180,7 +180,7 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
       if (work.chunk > 0) {
         launch_summary<D, Tiles>(*launch, keys,
                                  summary_call<T>{keys.on_device, size.H, work.chunk, k, v, call.gaps, nullptr, call.states});
-        scan_call<T> scan{keys.on_device, size.H, work.chunk, call.states, {}, {}, {}, call.only_state};
+        scan_call<T> scan{keys.on_device, size.H, work.chunk, call.states, {}, {}, call.only_state};
         scan.initial[0] = end_of<Norm>(in.initial_forward);
         scan.initial[1] = end_of<Norm>(in.initial_backward);
         scan.final[0] = end_of<Norm>(out.final_forward);

@@ -111,11 +111,11 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
       const bool one = work.way == way_of_working::one_state;
       launch_summary<D, Tiles>(*launch, s, summary_call<T>{s.on_device, size.H, work.chunk, k, v, gaps, nullptr, states});
       launch_summary<D, Tiles>(*launch, s, summary_call<T>{s.on_device, size.H, work.chunk, q, slopes, swapped, dZ, adjoints});
-      scan_call<T> scan{s.on_device, size.H, work.chunk, states, {}, {}, {}, one};
+      scan_call<T> scan{s.on_device, size.H, work.chunk, states, {}, {}, one};
       scan.initial[0] = end_of<Norm>(in.initial_forward);
       scan.initial[1] = end_of<Norm>(in.initial_backward);
       launch_scan<D>(*launch, scan);
-      scan_call<T> back{s.on_device, size.H, work.chunk, adjoints, {}, {}, {}, one};
+      scan_call<T> back{s.on_device, size.H, work.chunk, adjoints, {}, {}, one};
       back.initial[0] = end_of<Norm>(dy.final_backward);  // what reads the state at the first token comes in from before it
       back.initial[1] = end_of<Norm>(dy.final_forward);
       back.final[0] = end_of<Norm>(to.initial_backward);

@@ -234,7 +234,6 @@ struct scan_call {
   state_table<T> states;
   end_state<const float> initial[2];  // forward, backward
   end_state<float> final[2];
-  const float* initial_weight[2];  // [n, H]: what stands for the sum of weights of an initial state; null: 1
   bool one_state;                  // without gaps: the sum over all chunks, left in the first one's forward state
 };
 
@@ -302,7 +301,7 @@ BILA_KERNEL void __launch_bounds__(128) scan_chunks(const __grid_constant__ scan
     const index_t first_chunk = c.s.number({n, h, 0}, c.H, c.chunk), chunks = divide(c.s.tokens(n) + c.chunk - 1, c.chunk);
     float run[8] = {}, weight = 0;
     if (initial.data != nullptr) {
-      weight = c.initial_weight[way] != nullptr ? c.initial_weight[way][n * c.H + h] : 1.0f;
+      weight = 1;
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
         const int row = is_S ? (first + e) / D : first + e, column = is_S ? (first + e) % D : 0;
