@@ -49,8 +49,8 @@ working work_of(const Form& form, const inputs<T>& in, const geometry& size, boo
   } else if constexpr (std::is_same_v<Form, form::chunkwise>) {
     return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::chunks, chunk_of(form.size)};
   } else {
-    const index_t L = (std::max)(longest(in, size), size.Lk), D = (std::max)(size.Dk, size.Dv);
-    if (!has_states && L < Tiles::shortest_linear(D, back)) return {way_of_working::full, 0};
+    const index_t L = (std::max)(longest(in, size), size.Lk);
+    if (!has_states && L < Tiles::shortest_linear(back)) return {way_of_working::full, 0};
     return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::chunks, Tiles::chunk(L, back)};
   }
 }
@@ -103,9 +103,9 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
       in.initial_forward.given() || in.initial_backward.given() || out.final_forward.given() || out.final_backward.given();
   const working work = work_of<Tiles, Mask>(form, in, size, has_states);
   const sequence_plan s = plan_sequences(in, size, memory);
-  const sequence_plan keys{{s.on_device.table, s.on_device.count, size.Lk, s.on_device.packed}, s.ragged, s.blocks};
-  if (launch != nullptr && s.ragged)
-    send_table(*launch, const_cast<index_t*>(s.on_device.table), segments_of(in, size), s.on_device.count, s.on_device.packed);
+  sequence_plan keys = s;
+  keys.on_device.L = size.Lk;
+  if (launch != nullptr) send_table(*launch, s, segments_of(in, size));
 
   const operand<T> q = operand_of(in.q, size.H), k = operand_of(in.k, size.H), v = operand_of(in.v, size.H);
   const border_gaps borders{in.initial_forward.log_decay, in.initial_backward.log_decay};
@@ -156,7 +156,6 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
     call.of_states = keys.on_device;
     call.H = size.H;
     call.chunk = work.chunk;
-    call.row_chunks = work.chunk > 0 ? (size.Lk + work.chunk - 1) / work.chunk : 0;
     call.keys = size.Lk == size.L ? -1 : size.Lk;
     call.q = q;
     call.k = k;

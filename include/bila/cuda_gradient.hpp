@@ -71,12 +71,10 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
     if (x.data == nullptr || x.heads() == size.H) return tensor_view<float>{};
     return bhld(memory.take<float>(size.B * size.H * size.L * x.features()), size.B, size.H, size.L, x.features());
   };
-  const bool counts = launch == nullptr;
   const tensor_view<float> sum_q = room(to.q), sum_k = room(to.k), sum_v = room(to.v);
-  if (counts) return;
+  if (launch == nullptr) return;
 
-  if (s.ragged)
-    send_table(*launch, const_cast<index_t*>(s.on_device.table), segments_of(in, size), s.on_device.count, s.on_device.packed);
+  send_table(*launch, s, segments_of(in, size));
   const operand<T> q = operand_of(in.q, size.H), k = operand_of(in.k, size.H), v = operand_of(in.v, size.H);
   const operand<T> slopes = operand_of(tensor_view<const T>(dN), size.H);
   const bool forward = in.direction != direction::backward, backward = in.direction != direction::forward;
@@ -127,7 +125,6 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
       call.s = call.of_states = s.on_device;
       call.H = size.H;
       call.chunk = work.chunk;
-      call.row_chunks = work.chunk > 0 ? (size.L + work.chunk - 1) / work.chunk : 0;
       call.keys = -1;
       call.q = rows;
       call.k = keys;

@@ -3,6 +3,7 @@
 // walked through, on addresses that nobody touches; where there is a device, the guards of the other tests see the same.
 #include <bila/cuda.hpp>
 
+#include <cstdint>
 #include <cstdio>
 #include <vector>
 
@@ -31,7 +32,7 @@ void compare(const char* what, std::size_t needed, const Run& run) {
     bila::cuda::detail::launcher launch(nullptr);
     run(launch, memory);
     const std::size_t used = reinterpret_cast<std::uintptr_t>(memory.take<char>(0)) - start;
-    if (needed == 0 || used <= needed) continue;
+    if (used <= (needed == 0 ? offset == 0 ? 0 : 256 - offset : needed)) continue;  // none: up to the first aligned byte
     std::printf("%s: %zu bytes are asked for and %zu used\n", what, needed, used);
     ++wrong;
   }

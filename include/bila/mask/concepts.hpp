@@ -63,6 +63,7 @@ concept names_parameters = requires(const Mask& mask, index_t n) {
 ///
 /// per_head:   mask.pull_back(h, f, g, to), with f and g summed over all gaps of head h that are crossed forwards and backwards;
 /// per_token:  mask.pull_back(b, h, first, count, f, g, to) for one segment; f[t], g[t] of gap first + t, 0 < t < count.
+/// On a GPU `gradient_of` takes its place: see fixed_decay (of the sums of a head) and selective_decay (of a token).
 /// `to` has the parameters' shape; what belongs to the head or segment is overwritten.
 template <class Mask, class Real>
 concept pulls_back = requires(const Mask& mask, index_t n, double sum, const double* gaps, tensor_view<Real> to) {

@@ -13,7 +13,7 @@ struct smallest {
   static constexpr int narrowest = 64, widest = 128;
   static constexpr bila::cuda::product_tile product(int, int) { return {1, 16, 2, 1}; }
   static constexpr bila::cuda::summary_tile summary(int, int) { return {16, 2, 1}; }
-  static constexpr bila::index_t shortest_linear(bila::index_t, bool) { return 1; }
+  static constexpr bila::index_t shortest_linear(bool) { return 1; }
   static constexpr bila::index_t chunk(bila::index_t, bool) { return 128; }
 };
 
@@ -25,7 +25,7 @@ struct large {
     return {4, 128, D == 128 ? 2 : 1, 1};
   }
   static constexpr bila::cuda::summary_tile summary(int bytes, int D) { return {128, bytes * D <= 256 ? 2 : 1, 1}; }
-  static constexpr bila::index_t shortest_linear(bila::index_t, bool) { return 100000; }
+  static constexpr bila::index_t shortest_linear(bool) { return 100000; }
   static constexpr bila::index_t chunk(bila::index_t, bool) { return 1024; }
 };
 

@@ -245,7 +245,8 @@ struct fragments<float> {
     }
   }
 
-  /// The same, added to C by itself: the tensor cores cut off what they add, and a sum of thousands of products would drift.
+  /// The same, added to C by itself: how the tensor cores round what they add up is not promised, and a sum may have thousands of
+  /// terms.
   static __device__ void add_product(float (&c)[4], const a_type& a, const b_type& b) {
     float product[4] = {};
     multiply(product, a, b);

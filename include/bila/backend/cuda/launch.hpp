@@ -8,12 +8,13 @@
 
 #include <bila/config.hpp>
 #include <bila/error.hpp>
-#include <bila/kernel/arena.hpp>
 #include <bila/view/tensor_view.hpp>
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 namespace bila::inline v0_1::cuda {
@@ -27,9 +28,10 @@ struct on {
 namespace detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// What CUDA has to say, or nothing.
+/// What CUDA has to say, or nothing. What is said here does not stay behind for the caller's next question.
 inline complaint complaint_of(cudaError_t status, const char* doing) {
   if (status == cudaSuccess) return {};
+  static_cast<void>(cudaGetLastError());
   return sentence("cuda: ", doing, ": ", cudaGetErrorString(status));
 }
 
@@ -66,8 +68,6 @@ class launcher {
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream_;
     wrong_ = complaint_of(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), name);
-    if (!wrong_.empty())
-      static_cast<void>(cudaGetLastError());  // it is told by us; the caller's next question is about something else
   }
 
   const complaint& wrong() const { return wrong_; }

@@ -68,10 +68,10 @@ template <class T>
 sequence_plan plan_sequences(const inputs<T>& in, const geometry& size, workspace& memory) {
   const segments pieces = segments_of(in, size);
   const index_t count = in.offsets.empty() ? size.B : pieces.count();
-  sequence_plan plan{{nullptr, count, size.L, !in.offsets.empty()}, !in.offsets.empty() || !in.lengths.empty(), 0};
+  sequence_plan plan{{nullptr, count, size.L, !in.offsets.empty()}, !in.offsets.empty() || !in.lengths.empty(), nullptr, 0};
   if (!plan.ragged) return plan;
   for (index_t n = 0; n < count; ++n) plan.blocks += ((in.offsets.empty() ? pieces(n, 0) : pieces(0, n)).count + block - 1) / block;
-  plan.on_device.table = memory.template take<index_t>(3 * (count + 1));
+  plan.on_device.table = plan.table = memory.template take<index_t>(3 * (count + 1));
   return plan;
 }
 

@@ -67,7 +67,7 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::
 
     float N[D / 8][4] = {}, Z[4] = {};  // (16, D) (16, 8), whose columns are all the row sum
     typename F::a_type q[hold_q ? D / block : 1];
-    float dots[2][3] = {};
+    float dots[2][2] = {};
     float before[2] = {};         // partner . out, the diagonal included
     float from_state[2][2] = {};  // of row g + 8 half, by way
     sum left = 0, right = 0;      // what lies between this block and the next one to be met

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <bila/backend/cuda/states.hpp>
-#include <bila/view/direction.hpp>
 
 namespace bila::inline v0_1::cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
@@ -17,7 +16,6 @@ struct product_call {
   gap_table<exponent<T>> gaps;
   state_table<T> states;  // null: none
   sequences of_states;    // whose chunks they are: the keys'
-  index_t row_chunks;     // of a whole batch row
   bool transposed;        // q is as wide as a state's columns: read H^T
   bool only_state;        // no scores: the keys are all in the one state
   bool left, right;       // where a row looks
@@ -72,10 +70,7 @@ struct product_task {
     keys = c.only_state ? 0 : static_cast<int>(c.chunk > 0 && c.chunk < left ? c.chunk : left);
     k = c.k.tokens(row, h, token - from_key, keys).data;
     v = c.v.tokens(row, h, token - from_key, keys).data;
-    const index_t own = c.only_state ? 0 : chunk;
-    state = c.states.S == nullptr          ? 0
-            : c.of_states.table == nullptr ? (at.n * c.H + at.h) * c.row_chunks + own
-                                           : c.of_states.number({at.n, at.h, own}, c.H, c.chunk);
+    state = c.states.S == nullptr ? 0 : c.of_states.number({at.n, at.h, c.only_state ? 0 : chunk}, c.H, c.chunk);
   }
 };
 
@@ -160,7 +155,7 @@ struct product_memory {
   static_assert(Tile.panel % rows == 0 && 128 % Tile.panel == 0, "a panel holds whole blocks of rows, and divides every chunk");
 };
 
-/// e^x for x <= 0, to 2^-22; what would be no normal number is 0.
+/// e^x for x <= 0, to 2^-22 + |x| 2^-24 of it; what would be no normal number is 0.
 template <class Exponent>
 __device__ float fast_exp(Exponent x) {
   float y;

@@ -41,19 +41,19 @@ struct sequences {
 
   /// The number of a piece.
   __device__ index_t number(const place& at, index_t H, index_t size) const {
+    if (table == nullptr) return (at.n * H + at.h) * divide(L + size - 1, size) + at.unit;
     return first_unit(at.n, size) * H + at.h * units(at.n, size) + at.unit;
   }
 
   __device__ place find(index_t number, index_t H, index_t size) const {
-    index_t low = 0, high = count;  // first_unit(low) H <= number < first_unit(high) H
     if (table == nullptr) {
       const index_t each = divide(L + size - 1, size), head = divide(number, each), n = divide(head, H);
       return {n, head - n * H, number - head * each};
-    } else {
-      while (high - low > 1) {
-        const index_t middle = (low + high) / 2;
-        (first_unit(middle, size) * H <= number ? low : high) = middle;
-      }
+    }
+    index_t low = 0, high = count;  // first_unit(low) H <= number < first_unit(high) H
+    while (high - low > 1) {
+      const index_t middle = (low + high) / 2;
+      (first_unit(middle, size) * H <= number ? low : high) = middle;
     }
     const index_t rest = number - first_unit(low, size) * H, each = units(low, size), h = divide(rest, each);
     return {low, h, rest - h * each};
@@ -66,7 +66,8 @@ struct sequences {
 /// What the host knows of them.
 struct sequence_plan {
   sequences on_device;
-  bool ragged;     // there is a table; on_device has none while memory is only counted
+  bool ragged;     // there is a table, which on_device has none of while memory is only counted
+  index_t* table;  // where it is written
   index_t blocks;  // of all sequences, if ragged
 
   index_t units(index_t size) const {
@@ -88,25 +89,28 @@ BILA_KERNEL void write_table(index_t* table, const __grid_constant__ table_piece
 }
 
 /// Writes the table of packed or ragged sequences to the device.
-inline void send_table(launcher& launch, index_t* table, const segments& pieces, index_t sequences, bool packed) {
+inline void send_table(launcher& launch, const sequence_plan& plan, const segments& pieces) {
+  if (!plan.ragged) return;
   table_piece piece{0, 0, {}};
   index_t blocks_before = 0;
-  const auto add = [&](index_t x) {
-    piece.numbers[piece.count++] = x;
-    if (piece.count < table_piece::size) return;
-    launch("write_table", write_table<>, 1, 256, 0, table, piece);
+  const auto send = [&] {
+    launch("write_table", write_table<>, 1, 256, 0, plan.table, piece);
     piece.first += piece.count;
     piece.count = 0;
   };
-  for (index_t n = 0; n < sequences; ++n) {
-    const segment s = packed ? pieces(0, n) : pieces(n, 0);
+  const auto add = [&](index_t x) {
+    piece.numbers[piece.count++] = x;
+    if (piece.count == table_piece::size) send();
+  };
+  for (index_t n = 0; n < plan.on_device.count; ++n) {
+    const segment s = plan.on_device.packed ? pieces(0, n) : pieces(n, 0);
     add(s.first);
     add(s.count);
     add(blocks_before);
     blocks_before += (s.count + block - 1) / block;
   }
   for (const index_t x : {index_t{0}, index_t{0}, blocks_before}) add(x);
-  if (piece.count > 0) launch("write_table", write_table<>, 1, 256, 0, table, piece);
+  if (piece.count > 0) send();
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES

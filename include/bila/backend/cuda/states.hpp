@@ -234,7 +234,7 @@ struct scan_call {
   state_table<T> states;
   end_state<const float> initial[2];  // forward, backward
   end_state<float> final[2];
-  bool one_state;                  // without gaps: the sum over all chunks, left in the first one's forward state
+  bool one_state;  // without gaps: the sum over all chunks, left in the first one's forward state
 };
 
 template <class T>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tile choices, as data: what was measured best on an H200 (bench/cuda/NOTES.md). Another type with the same members can be given
-// to attend and gradient in its place.
+// Tile choices, as data. Those of 16-bit tensors up to D = 64 were measured on an H200 (bench/cuda/NOTES.md), the others are chosen
+// to fit its shared memory. Another type with the same members can be given to attend and gradient in its place.
 #pragma once
 
 #include <bila/backend/cuda/launch.hpp>
@@ -34,7 +34,7 @@ struct tuned {
   }
 
   /// What `automatic` takes: full below so many tokens, else chunks of so many; back: for the gradient.
-  static constexpr index_t shortest_linear(index_t, bool back) { return back ? 400 : 640; }
+  static constexpr index_t shortest_linear(bool back) { return back ? 400 : 640; }
   static constexpr index_t chunk(index_t L, bool back) { return L > 16384 && !back ? 256 : 128; }
 };
 
