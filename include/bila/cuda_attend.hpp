@@ -35,11 +35,10 @@ index_t longest(const inputs<T>& in, const geometry& size) {
   return result;
 }
 
-/// What a form does for these inputs. `has_states`: some state is given or asked for; `back`: the gradient is; `of_gaps`: the
+/// What a form does for these inputs. `has_states`: some state is given or asked for; `of_gaps`: the
 /// gaps' too.
 template <class Tiles, class Mask, class Form, class T>
-working work_of(const Form& form, const inputs<T>& in, const geometry& size, bool has_states, bool back = false,
-                bool of_gaps = false) {
+working work_of(const Form& form, const inputs<T>& in, const geometry& size, bool has_states, bool of_gaps = false) {
   if (size.Lk != size.L && size.Lk == 0) return {way_of_working::full, 0};  // no keys, no state
   const bool alike = Mask::gaps == gap::none && in.direction == direction::both && in.diagonal == 1 && !has_states && !of_gaps;
   if constexpr (std::is_same_v<Form, form::full>) {
@@ -50,9 +49,21 @@ working work_of(const Form& form, const inputs<T>& in, const geometry& size, boo
     return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::chunks, chunk_of(form.size)};
   } else {
     const index_t L = (std::max)(longest(in, size), size.Lk);
-    if (!has_states && L < Tiles::shortest_linear(back)) return {way_of_working::full, 0};
-    return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::chunks, Tiles::chunk(L, back)};
+    if (!has_states && L < (alike ? Tiles::shortest_one_state : Tiles::shortest_linear)) return {way_of_working::full, 0};
+    return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::chunks, chunk_of(Tiles::chunk)};
   }
+}
+
+/// Whether chunks are summed up on their own first: a single one with nothing at its ends needs no sum.
+template <class T>
+bool sums_chunks(const working& work, const inputs<T>& in, const geometry& size, bool has_states) {
+  if (work.way != way_of_working::chunks) return work.way == way_of_working::one_state;
+  return has_states || longest(in, size) > work.chunk;
+}
+
+template <class T>
+bool has_states(const inputs<T>& in, const outputs<T>& out) {
+  return in.initial_forward.given() || in.initial_backward.given() || out.final_forward.given() || out.final_backward.given();
 }
 
 template <class Tiles>
@@ -84,6 +95,8 @@ complaint check_call(const Form& form, const Mask& mask, const Norm& norm, const
   if (wrong.empty()) wrong = bila::detail::check_gates_apart(bila::detail::written_to(out), mask);
   const geometry size = geometry_of(in, out.y);
   if (wrong.empty()) wrong = bila::detail::check_mask_shape(mask, in, size);
+  if (wrong.empty() && size.Lk != size.L && has_states(in, out))
+    return sentence("k has length ", size.Lk, " but q has ", size.L, ": on a GPU states need them equal");
   return wrong.empty() ? check_widths<Tiles>(size) : wrong;
 }
 
@@ -99,9 +112,7 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
          const outputs<T>& out) {
   const geometry size = geometry_of(in, out.y);
   if (size.B == 0 || size.H == 0 || (size.L == 0 && !out.final_forward.given() && !out.final_backward.given())) return;
-  const bool has_states =
-      in.initial_forward.given() || in.initial_backward.given() || out.final_forward.given() || out.final_backward.given();
-  const working work = work_of<Tiles, Mask>(form, in, size, has_states);
+  const working work = work_of<Tiles, Mask>(form, in, size, has_states(in, out));
   const sequence_plan s = plan_sequences(in, size, memory);
   sequence_plan keys = s;
   keys.on_device.L = size.Lk;
@@ -109,7 +120,8 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
 
   const operand<T> q = operand_of(in.q, size.H), k = operand_of(in.k, size.H), v = operand_of(in.v, size.H);
   const border_gaps borders{in.initial_forward.log_decay, in.initial_backward.log_decay};
-  const bool weighs = Mask::gaps != gap::none || borders.given();
+  const bool walks = work.way == way_of_working::chunks;
+  const bool weighs = Mask::gaps != gap::none || borders.given() || walks;
   if (work.way == way_of_working::recurrent) {
     const bool both = in.direction == direction::both, sums = Norm::uses_row_sum;
     float* const partial = both ? memory.take<float>(size.B * size.H * size.L * (size.Dv + 1)) : nullptr;
@@ -153,7 +165,6 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
   } else {
     product_call<T> call{};
     call.s = s.on_device;
-    call.of_states = keys.on_device;
     call.H = size.H;
     call.chunk = work.chunk;
     call.keys = size.Lk == size.L ? -1 : size.Lk;
@@ -162,31 +173,44 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
     call.v = v;
     call.left = in.direction != direction::backward;
     call.right = in.direction != direction::forward;
-    call.only_state = work.way == way_of_working::one_state;
     call.diagonal = static_cast<float>(in.diagonal);
     call.out = out.y;
     call.fast_out = has_fast_rows(out.y);
     if (Norm::uses_row_sum) call.row_sum = out.row_sum;
     if (weighs) {
       call.gaps = plan_gaps<T>(s, size.H, memory);
-      if (launch != nullptr) launch_gaps(*launch, s, size.H, mask, borders, false, call.gaps);
+      if (launch != nullptr) launch_gaps(*launch, s, size.H, mask, borders, call.gaps, {});
     }
-    if (work.chunk > 0)
-      call.states = plan_states<T>(keys.units(work.chunk) * size.H, padded_width<Tiles>((std::max)(size.Dk, size.Dv)), memory);
+    const index_t width = (std::max)(size.Dk, size.Dv);
+    const bool summed = sums_chunks(work, in, size, has_states(in, out));
+    state_table<T> states{};
+    if (summed) states = plan_states<T>(keys.units(work.chunk) * size.H, padded_width<Tiles>(width), memory);
+    std::byte* behind = nullptr;
+    if (walks) {
+      const stored_plan stored = plan_stored<Tiles, T, normalised<Norm>>(width);
+      behind = memory.take<std::byte>(s.units(stored.panel) * size.H * stored.slices * stored.bytes);
+    }
     if (launch == nullptr) return;
-    with_width<Tiles>((std::max)(size.Dk, size.Dv), [&](auto width) {
-      constexpr int D = width.value;
-      if (work.chunk > 0) {
+    with_width<Tiles>(width, [&](auto padded) {
+      constexpr int D = padded.value;
+      if (summed) {
         launch_summary<D, Tiles>(*launch, keys,
-                                 summary_call<T>{keys.on_device, size.H, work.chunk, k, v, call.gaps, nullptr, call.states});
-        scan_call<T> scan{keys.on_device, size.H, work.chunk, call.states, {}, {}, call.only_state};
+                                 summary_call<T>{keys.on_device, size.H, work.chunk, k, v, call.gaps, nullptr, states, !walks});
+        scan_call<T> scan{keys.on_device, size.H, work.chunk, states, {}, {}, !walks};
         scan.initial[0] = end_of<Norm>(in.initial_forward);
         scan.initial[1] = end_of<Norm>(in.initial_backward);
         scan.final[0] = end_of<Norm>(out.final_forward);
         scan.final[1] = end_of<Norm>(out.final_backward);
-        launch_scan<D>(*launch, scan);
+        if (walks || (std::max)(longest(in, size), size.Lk) > work.chunk)
+          launch_scan<D>(*launch, scan);  // else it is the one state
       }
-      launch_product<D, Tiles>(*launch, s, call, normalised<Norm>{norm, static_cast<float>(in.scale)});
+      const normalised<Norm> finish{norm, static_cast<float>(in.scale)};
+      if (walks)
+        launch_walk<D, Tiles>(*launch, s, walk_call<T>{call, states, false, behind, nullptr, nullptr, nullptr, nullptr}, finish);
+      else if (work.way == way_of_working::one_state)
+        launch_read<D>(*launch, s, read_call<T>{call, states, keys.on_device, work.chunk, false}, finish);
+      else
+        launch_product<D, Tiles>(*launch, s, call, finish);
     });
   }
   if (in.lengths.empty()) return;
@@ -226,11 +250,11 @@ std::size_t workspace_bytes(const cuda::on& backend, const Form& form, const Mas
 /// As on the CPU (see `inputs` and `outputs`), with these differences. T is float, bila::bf16 or bila::f16; head sizes up to 256.
 /// All tensors, gates and states lie in device memory; offsets and lengths are the host's and are copied before the call returns.
 /// The numbers of the gates are not looked at: one above 0 counts as 0. A mask is any trivially copyable type whose log_forward and
-/// log_backward a device may call. In f16 a weighted score, and an initial state's number, must fit f16. Chunks are 128 to 1024
-/// tokens long, whole multiples of 128. Products of 16-bit numbers are summed in float; float goes through three tf32 products
-/// each. Nothing is allocated, nothing waits, and a CUDA graph may capture the call. The same bits every time, and in every place
-/// of a batch. Throws std::invalid_argument naming the argument, the place and the value, before anything is launched, and
-/// std::runtime_error with CUDA's words. Source: LION (arXiv 2502.16249).
+/// log_backward a device may call. In f16 a weighted score, and an initial state's number, must fit f16. Chunks, which different
+/// blocks of threads walk through, are rounded up to multiples of 128 tokens; `automatic` takes 2048. Products of 16-bit numbers
+/// are summed in float; float goes through three tf32 products each. Nothing is allocated, nothing waits, and a CUDA graph may
+/// capture the call. The same bits every time, and in every place of a batch. Throws std::invalid_argument naming the argument, the
+/// place and the value, before anything is launched, and std::runtime_error with CUDA's words. Source: LION (arXiv 2502.16249).
 template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
 void attend(const cuda::on& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
             const outputs<T>& out) {

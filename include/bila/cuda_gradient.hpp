@@ -38,35 +38,48 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
                           dy.final_backward.given() || to.initial_forward.given() || to.initial_backward.given();
   const bool of_gaps = to.log_decay.data != nullptr || to.log_forward.data != nullptr || to.log_backward.data != nullptr ||
                        to.initial_forward.log_decay.data != nullptr || to.initial_backward.log_decay.data != nullptr;
-  working work = work_of<Tiles, Mask>(form, in, size, has_states, true, of_gaps);
-  if (work.way == way_of_working::recurrent) work = {way_of_working::chunks, Tiles::chunk(size.L, true)};
+  working work = work_of<Tiles, Mask>(form, in, size, has_states, of_gaps);
+  if (work.way == way_of_working::recurrent) work = {way_of_working::chunks, chunk_of(Tiles::chunk)};
   const sequence_plan s = plan_sequences(in, size, memory);
   const index_t entries = s.entries(size.H), D = padded_width<Tiles>((std::max)(size.Dk, size.Dv)), W = (size.Dv + 7) / 8 * 8;
-  const index_t span = work.chunk > 0 ? work.chunk : (std::max)(longest(in, size), index_t{1});  // of what gaps are local to
-  const index_t chunks = s.units(span) * size.H;
+  const bool walks = work.way == way_of_working::chunks, summed = sums_chunks(work, in, size, has_states);
+  const stored_plan stored =
+      walks ? plan_stored<Tiles, T, as_it_is>(D) : stored_plan{(std::max)(longest(in, size), index_t{1}), 1, 0};
+  const index_t panels = s.units(stored.panel) * size.H;  // of what gaps are local to
 
   const tensor_view<T> dN{
       memory.take<T>(size.B * size.H * size.L * W), {size.B, size.H, size.L, size.Dv}, {size.H * size.L * W, size.L * W, W, 1}};
   float* const dZ = memory.take<float>(entries);
   float* const parts = to.scale != nullptr || to.diagonal != nullptr ? memory.take<float>(entries) : nullptr;
+  float* const numerators = to.diagonal != nullptr ? memory.take<float>(entries) : nullptr;
   gap_table<exponent<T>> gaps{}, swapped{};
   const border_gaps borders{in.initial_forward.log_decay, in.initial_backward.log_decay};
-  const bool weighs = Mask::gaps != gap::none || borders.given();
+  const bool weighs = Mask::gaps != gap::none || borders.given() || walks;
   if (weighs) {
     gaps = plan_gaps<T>(s, size.H, memory);
     swapped = plan_gaps<T>(s, size.H, memory);
   }
   state_table<T> states{}, adjoints{};
-  if (work.chunk > 0) {
+  if (summed) {
+    const index_t chunks = s.units(work.chunk) * size.H;
     states = plan_states<T>(chunks, D, memory);
     adjoints = plan_states<T>(chunks, D, memory);
   }
-  float* const by_q = of_gaps ? memory.take<float>(3 * entries) : nullptr;
-  float* const by_k = of_gaps ? memory.take<float>(3 * entries) : nullptr;
-  float* const jumps = of_gaps && work.chunk > 0 ? memory.take<float>(2 * chunks) : nullptr;
+  // The states that enter panels, of the adjoint too, which is multiplied with them for the gates.
+  const bool jumping = walks && of_gaps;
+  const index_t stored_bytes = panels * stored.slices * stored.bytes, parts_of_jumps = stored.slices * stored.panel / block;
+  std::byte* const behind = walks ? memory.take<std::byte>(stored_bytes) : nullptr;
+  std::byte* const before = jumping ? memory.take<std::byte>(stored_bytes) : nullptr;
+  std::byte* const adjoints_behind = jumping ? memory.take<std::byte>(stored_bytes) : behind;
+  float* const by_q = of_gaps ? memory.take<float>(3 * entries * stored.slices) : nullptr;
+  float* const by_k = of_gaps ? memory.take<float>(3 * entries * stored.slices) : nullptr;
+  float* const jumps = jumping ? memory.take<float>(2 * panels * parts_of_jumps) : nullptr;
   gap_gradients at_gaps{};
   if (of_gaps)
     at_gaps = {memory.take<float>(entries), memory.take<float>(entries), memory.take<float>(2 * s.on_device.count * size.H)};
+  const index_t parts_of_gaps = s.units(gaps_per_part) * size.H;
+  double* const gap_sums =
+      pulls_back_heads<Mask> && to.log_decay.data != nullptr ? memory.take<double>(2 * parts_of_gaps) : nullptr;
   const auto room = [&](const tensor_view<T>& x) {  // where heads are yet to be added up
     if (x.data == nullptr || x.heads() == size.H) return tensor_view<float>{};
     return bhld(memory.take<float>(size.B * size.H * size.L * x.features()), size.B, size.H, size.L, x.features());
@@ -89,40 +102,39 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
                        static_cast<float>(in.scale),
                        dN,
                        dZ,
-                       to.scale != nullptr ? parts : nullptr};
+                       to.scale != nullptr ? parts : nullptr,
+                       numerators};
   (*launch)("pass_norm", pass_norm<T, Norm>, blocks_for(entries / tokens_per_group * lanes_per_token), threads_of_small, 0, through,
             norm, entries);
   if (to.scale != nullptr) (*launch)("add_up", add_up<>, 1, 1024, 0, parts, entries, to.scale);
   if (to.diagonal != nullptr) {
     (*launch)("weigh_own", weigh_own<T>, blocks_for(entries * lanes_per_token), threads_of_small, 0, s.on_device, size.H, q, k, v,
-              tensor_view<const T>(dN), dZ, parts, entries);
+              dy.y, numerators, dZ, parts, entries);
     (*launch)("add_up", add_up<>, 1, 1024, 0, parts, entries, to.diagonal);
   }
-  if (weighs) {
-    launch_gaps(*launch, s, size.H, mask, borders, false, gaps);
-    launch_gaps(*launch, s, size.H, mask, border_gaps{}, true, swapped);
-  }
+  if (weighs) launch_gaps(*launch, s, size.H, mask, borders, gaps, swapped);
 
   with_width<Tiles>(D, [&](auto width) {
     constexpr int D = width.value;
-    if (work.chunk > 0) {
-      const bool one = work.way == way_of_working::one_state;
-      launch_summary<D, Tiles>(*launch, s, summary_call<T>{s.on_device, size.H, work.chunk, k, v, gaps, nullptr, states});
-      launch_summary<D, Tiles>(*launch, s, summary_call<T>{s.on_device, size.H, work.chunk, q, slopes, swapped, dZ, adjoints});
+    if (summed) {
+      const bool one = !walks;
+      launch_summary<D, Tiles>(*launch, s, summary_call<T>{s.on_device, size.H, work.chunk, k, v, gaps, nullptr, states, one});
+      launch_summary<D, Tiles>(*launch, s, summary_call<T>{s.on_device, size.H, work.chunk, q, slopes, swapped, dZ, adjoints, one});
       scan_call<T> scan{s.on_device, size.H, work.chunk, states, {}, {}, one};
       scan.initial[0] = end_of<Norm>(in.initial_forward);
       scan.initial[1] = end_of<Norm>(in.initial_backward);
-      launch_scan<D>(*launch, scan);
+      const bool scans = walks || longest(in, size) > work.chunk;  // one chunk's sum is the one state
+      if (scans) launch_scan<D>(*launch, scan);
       scan_call<T> back{s.on_device, size.H, work.chunk, adjoints, {}, {}, one};
       back.initial[0] = end_of<Norm>(dy.final_backward);  // what reads the state at the first token comes in from before it
       back.initial[1] = end_of<Norm>(dy.final_forward);
       back.final[0] = end_of<Norm>(to.initial_backward);
       back.final[1] = end_of<Norm>(to.initial_forward);
-      launch_scan<D>(*launch, back);
+      if (scans) launch_scan<D>(*launch, back);
     }
-    const auto product = [&](const operand<T>& rows, const operand<T>& keys, const operand<T>& values, bool swap, bool transposed) {
+    const auto product = [&](const operand<T>& rows, const operand<T>& keys, const operand<T>& values, bool swap) {
       product_call<T> call{};
-      call.s = call.of_states = s.on_device;
+      call.s = s.on_device;
       call.H = size.H;
       call.chunk = work.chunk;
       call.keys = -1;
@@ -130,19 +142,28 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
       call.k = keys;
       call.v = values;
       call.gaps = swap ? swapped : gaps;
-      call.states = swap ? adjoints : states;
-      call.transposed = transposed;
-      call.only_state = work.way == way_of_working::one_state;
       call.left = swap ? backward : forward;
       call.right = swap ? forward : backward;
       call.diagonal = static_cast<float>(in.diagonal);
+      call.entries = entries;
       return call;
     };
-    const auto finish = [&](product_call<T>& call, const tensor_view<T>& out, const tensor_view<float>& sum) {
+    const auto finish = [&](product_call<T>& call, bool swap, bool transposed, const tensor_view<T>& out,
+                            const tensor_view<float>& sum) {
       call.out = out;
       call.fast_out = has_fast_rows(out);
       call.sum = sum;
-      launch_product<D, Tiles>(*launch, s, call, as_it_is{});
+      const state_table<T>& entering = swap ? adjoints : states;
+      const bool wanted = call.dots != nullptr;
+      if (walks)
+        launch_walk<D, Tiles>(*launch, s,
+                              walk_call<T>{call, entering, transposed, swap ? adjoints_behind : behind,
+                                           wanted && !swap ? before : nullptr, behind, before, wanted && swap ? jumps : nullptr},
+                              as_it_is{});
+      else if (work.way == way_of_working::one_state)
+        launch_read<D>(*launch, s, read_call<T>{call, entering, s.on_device, work.chunk, transposed}, as_it_is{});
+      else
+        launch_product<D, Tiles>(*launch, s, call, as_it_is{});
       if (sum.data != nullptr)
         (*launch)("add_heads", add_heads<T>, blocks_for(out.batches() * out.heads() * out.length() * out.features()),
                   threads_of_small, 0, s.on_device, tensor_view<const float>(sum), out, !in.lengths.empty());
@@ -151,28 +172,25 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
                   threads_of_small, 0, s.on_device, out);
     };
     if (to.q.data != nullptr || of_gaps) {
-      product_call<T> call = product(slopes, v, k, false, true);
+      product_call<T> call = product(slopes, v, k, false);
       call.biased = biased;
       call.row_bias = dZ;
       call.partner = q;
       call.dots = by_q;
-      finish(call, to.q, sum_q);
+      finish(call, false, true, to.q, sum_q);
     }
     if (to.k.data != nullptr || of_gaps) {
-      product_call<T> call = product(v, slopes, q, true, true);
+      product_call<T> call = product(v, slopes, q, true);
       call.biased = biased;
       call.column_bias = dZ;
       call.partner = k;
       call.dots = by_k;
-      finish(call, to.k, sum_k);
+      finish(call, true, true, to.k, sum_k);
     }
     if (to.v.data != nullptr) {
-      product_call<T> call = product(k, q, slopes, true, false);
-      finish(call, to.v, sum_v);
+      product_call<T> call = product(k, q, slopes, true);
+      finish(call, true, false, to.v, sum_v);
     }
-    if (jumps != nullptr)
-      (*launch)("weigh_jumps", weigh_jumps<T, D>, chunks, 256, 0, s.on_device, size.H, work.chunk, states, adjoints, gaps.weights,
-                swapped.weights, jumps, chunks);
   });
 
   const auto through_border = [&](const state<float>& x, const tensor_view<const float>& log_decay) {
@@ -185,8 +203,9 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
   through_border(to.initial_forward, in.initial_forward.log_decay);
   through_border(to.initial_backward, in.initial_backward.log_decay);
   if (!of_gaps) return;
-  (*launch)("spread_gaps", spread_gaps<>, blocks_for(chunks * 32), threads_of_small, 0, s.on_device, size.H, span, by_q, by_k,
-            jumps, forward, backward, at_gaps, chunks);
+  (*launch)("spread_gaps", spread_gaps<exponent<T>>, blocks_for(panels * 32), threads_of_small, 0, s.on_device, size.H,
+            stored.panel, by_q, by_k, stored.slices, entries, panel_jumps<exponent<T>>{jumps, parts_of_jumps, gaps, swapped},
+            forward, backward, at_gaps, panels);
   const tensor_view<float> at_ends[] = {to.initial_forward.log_decay, to.initial_backward.log_decay};
   for (const tensor_view<float>& x : at_ends)  // an empty sequence's is zero
     if (x.data != nullptr) (*launch)("clear_view", clear_view<float>, blocks_for(x.batches() * x.heads()), threads_of_small, 0, x);
@@ -194,8 +213,12 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
             at_gaps, borders, to.log_forward, to.log_backward, to.log_decay, to.initial_forward.log_decay,
             to.initial_backward.log_decay, entries);
   if constexpr (pulls_back_heads<Mask>)
-    if (to.log_decay.data != nullptr)
-      (*launch)("sum_gap_gradients", sum_gap_gradients<Mask>, size.H, 1024, 0, s.on_device, size.H, mask, at_gaps, to.log_decay);
+    if (to.log_decay.data != nullptr) {
+      (*launch)("sum_gap_gradients", sum_gap_gradients<Mask>, parts_of_gaps, 256, 0, s.on_device, size.H, mask, at_gaps, gap_sums,
+                parts_of_gaps);
+      (*launch)("write_head_gradients", write_head_gradients<Mask>, size.H, 256, 0, s.on_device, size.H, mask, gap_sums,
+                to.log_decay);
+    }
   if (in.lengths.empty()) return;
   const tensor_view<float> per_token[] = {to.log_forward, to.log_backward,
                                           pulls_back_tokens<Mask> ? to.log_decay : tensor_view<float>{}};

@@ -24,6 +24,9 @@ struct lane_place {
   __device__ lane_place() : g(static_cast<int>(threadIdx.x % 32) / 4), t(static_cast<int>(threadIdx.x) % 4) {}
 };
 
+/// Of this warp in its block, known to the compiler to be the same in all lanes.
+__device__ inline int warp_number() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0); }
+
 __device__ inline std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
 
 __device__ inline float wide(float x) { return x; }
@@ -117,6 +120,29 @@ struct fragments {
     return a;
   }
 
+  /// A(row, k) = from(row, first + k) of device memory, zero where there is none
+  static __device__ a_type load_a(const rows<const T>& from, int first, bool fast) {
+    const lane_place at;
+    a_type a;
+    if (fast && from.count >= block && first + block <= from.width) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        a.x[i] = *reinterpret_cast<const std::uint32_t*>(from.data + (at.g + i % 2 * 8) * from.row_stride + 2 * at.t + first +
+                                                         i / 2 * 8);
+      return a;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; e += 2) {
+      const int row = at.g + e / 2 % 2 * 8, k = first + 2 * at.t + e / 4 * 8;
+      const T* const x = from.data + row * from.row_stride + k * from.column_stride;
+      a.x[e / 2] = 0;
+      if (row < from.count && k < from.width)
+        a.x[e / 2] = fast ? *reinterpret_cast<const std::uint32_t*>(x)
+                          : x->bits | static_cast<std::uint32_t>(k + 1 < from.width ? x[from.column_stride].bits : 0) << 16;
+    }
+    return a;
+  }
+
   /// A(row, k) = from[k][row]
   template <int Stride>
   static __device__ a_type load_a_transposed(const T* from) {
@@ -166,6 +192,32 @@ struct fragments {
     }
   }
 
+  /// Four numbers of a row of A, or a column of B, in two halves that are exact together: in rows, or columns, 0 and 1.
+  static __device__ a_type two_rows(const float (&x)[4]) {
+    std::uint32_t halves[2];
+    split(x, halves);
+    return {{halves[0], 0, halves[1], 0}};
+  }
+  static __device__ b_type two_columns(const float (&x)[4]) {
+    b_type b;
+    split(x, b.x);
+    return b;
+  }
+
+  /// C = A B
+  static __device__ void multiply_first(float (&c)[4], const a_type& a, const b_type& b) {
+    if constexpr (std::is_same_v<T, bf16>)
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+          : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+          : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]), "f"(0.0f), "f"(0.0f), "f"(0.0f),
+            "f"(0.0f));
+    else
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+          : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+          : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]), "f"(0.0f), "f"(0.0f), "f"(0.0f),
+            "f"(0.0f));
+  }
+
   /// C += A B
   static __device__ void multiply(float (&c)[4], const a_type& a, const b_type& b) {
     if constexpr (std::is_same_v<T, bf16>)
@@ -180,6 +232,18 @@ struct fragments {
 
   /// The same into a long sum.
   static __device__ void add_product(float (&c)[4], const a_type& a, const b_type& b) { multiply(c, a, b); }
+
+ private:
+  static __device__ void split(const float (&x)[4], std::uint32_t (&halves)[2]) {
+    const int g = lane_place().g;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t high = pack<T>(x[2 * i], x[2 * i + 1]);
+      const float2 kept = unpack<T>(high);
+      const std::uint32_t low = pack<T>(x[2 * i] - kept.x, x[2 * i + 1] - kept.y);
+      halves[i] = g == 0 ? high : g == 1 ? low : 0;
+    }
+  }
 };
 
 template <>
@@ -197,6 +261,17 @@ struct fragments<float> {
     a_type a;
 #pragma unroll
     for (int e = 0; e < 8; ++e) a.x[e] = from[(at.g + e / 2 % 2 * 8) * Stride + 2 * at.t + e % 2 + e / 4 * 8];
+    return a;
+  }
+
+  static __device__ a_type load_a(const rows<const float>& from, int first, bool) {
+    const lane_place at;
+    a_type a;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const int row = at.g + e / 2 % 2 * 8, k = first + 2 * at.t + e % 2 + e / 4 * 8;
+      a.x[e] = row < from.count && k < from.width ? from(row, k) : 0.0f;
+    }
     return a;
   }
 
@@ -229,6 +304,21 @@ struct fragments<float> {
   static __device__ void read_a(float (&x)[8], const a_type& a) {
 #pragma unroll
     for (int e = 0; e < 8; ++e) x[e] = a.x[e];
+  }
+
+  static __device__ a_type two_rows(const float (&x)[4]) {
+    const bool first = lane_place().g == 0;
+    return {{first ? x[0] : 0, first ? x[1] : 0, 0, 0, first ? x[2] : 0, first ? x[3] : 0, 0, 0}};
+  }
+  static __device__ b_type two_columns(const float (&x)[4]) {
+    const bool first = lane_place().g == 0;
+    return {{first ? x[0] : 0, first ? x[1] : 0, first ? x[2] : 0, first ? x[3] : 0}};
+  }
+
+  static __device__ void multiply_first(float (&c)[4], const a_type& a, const b_type& b) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) c[e] = 0;
+    multiply(c, a, b);
   }
 
   static __device__ void multiply(float (&c)[4], const a_type& a, const b_type& b) {
@@ -266,75 +356,6 @@ struct fragments<float> {
         : "r"(a[0]), "r"(a[2]), "r"(a[1]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
 };
-
-/// Copies 16 bytes to shared memory while the warp goes on, or writes zeros; `from` must be some address either way.
-__device__ inline void copy_async(void* to, const void* from, bool there = true) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0));
-}
-__device__ inline void copy_whole_async(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from));
-}
-__device__ inline void close_copies() { asm volatile("cp.async.commit_group;"); }
-template <int Open>
-__device__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Open));
-}
-
-/// An input tensor, and how many heads of the output read each of its heads.
-template <class T>
-struct operand {
-  tensor_view<const T> x;
-  index_t share;
-  bool fast;  // rows that can be copied 16 bytes at once
-
-  __device__ rows<const T> tokens(index_t row, index_t h, index_t first, index_t count) const {
-    return head_rows(x, row, share == 1 ? h : divide(h, share), first, count > 0 ? count : 0);
-  }
-};
-
-/// The part of load_tokens that is seldom needed: a function of its own, so that it takes no registers from those who do not call
-/// it.
-template <int Rows, int D, int Stride, int Threads, class T>
-__device__ __noinline__ void load_tokens_one_by_one(T* to, const rows<const T> from) {
-  for (int i = static_cast<int>(threadIdx.x); i < Rows * D; i += Threads) {
-    const int r = i / D, d = i % D;
-    to[r * Stride + d] = r < from.count && d < from.width ? from(r, d) : T{};
-  }
-}
-template <int Rows, int D, int Stride, int Threads, class T>
-__device__ __noinline__ void load_some_tokens(T* to, const rows<const T> from) {
-  constexpr int vector = 16 / static_cast<int>(sizeof(T)), per_row = D / vector;
-  for (int i = static_cast<int>(threadIdx.x); i < Rows * per_row; i += Threads) {
-    const int r = i / per_row, d = i % per_row * vector;
-    const bool there = r < from.count && d < from.width;
-    copy_async(to + r * Stride + d, there ? from.data + r * from.row_stride + d : from.data, there);
-  }
-}
-
-/// Copies tokens to shared memory, Rows of D numbers `Stride` apart; what is not there becomes zero.
-template <int Rows, int D, int Stride, int Threads, class T>
-__device__ void load_tokens(T* to, const rows<const T>& from, bool fast) {
-  constexpr int vector = 16 / static_cast<int>(sizeof(T)), per_row = D / vector, step = Threads / per_row;
-  static_assert(Threads % per_row == 0, "a thread keeps its column");
-  if (fast && Rows % step == 0 && from.count >= Rows && from.width == D) {
-    const int first = static_cast<int>(threadIdx.x) / per_row, d = static_cast<int>(threadIdx.x) % per_row * vector;
-    const T* source = from.data + first * from.row_stride + d;
-    T* const target = to + first * Stride + d;
-#pragma unroll
-    for (int r = 0; r < Rows; r += step, source += step * from.row_stride) copy_whole_async(target + r * Stride, source);
-  } else if (fast) {
-    load_some_tokens<Rows, D, Stride, Threads>(to, from);
-  } else {
-    load_tokens_one_by_one<Rows, D, Stride, Threads>(to, from);
-  }
-}
-
-/// Copies n numbers, a multiple of 16 bytes on either side; zeros from `there` on.
-template <int Threads, class T>
-__device__ void load_numbers(T* to, const T* from, int n, int there) {
-  constexpr int vector = 16 / static_cast<int>(sizeof(T));
-  for (int i = static_cast<int>(threadIdx.x) * vector; i < n; i += Threads * vector) copy_async(to + i, from + i, i < there);
-}
 
 }  // namespace BILA_CUDA_ARCHITECTURES
 }  // namespace bila::inline v0_1::cuda::detail

@@ -15,26 +15,38 @@ inline namespace BILA_CUDA_ARCHITECTURES {
 template <class T>
 using exponent = std::conditional_t<std::is_same_v<T, float>, double, float>;
 
+/// e^x for x <= 0, to 2^-22 + |x| 2^-24 of it; what would be no normal number is 0.
+template <class Exponent>
+__device__ float fast_exp(Exponent x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(static_cast<float>(x) * 1.4426950408889634f));
+  return y;
+}
+
 /// A number for either way that a gap is crossed.
 template <class Exponent>
 struct alignas(2 * sizeof(Exponent)) both_ways {
   Exponent forward, backward;
 };
 
-/// For token i of a block with tokens s..e-1, the gates' products up to the block's ends (math: alpha, omega, beta, psi):
-struct alignas(16) token_weights {
-  float read_forward;    // last token of the block before -> i
-  float write_forward;   // i -> last token of the block
-  float read_backward;   // first token of the block after -> i
-  float write_backward;  // i -> first token of the block
+/// For token i of a block, the gates' products up to the block's ends (math: omega, psi, alpha, beta).
+enum weight_kind : int {
+  write_forward,   // i -> last token of the block
+  write_backward,  // i -> first token of the block
+  read_forward,    // last token of the block before -> i
+  read_backward,   // first token of the block after -> i
+  weight_kinds
 };
 
 /// The gates of a call; entries and blocks are numbered as in `sequences`. Null: a mask without gaps.
 template <class Exponent>
 struct gap_table {
-  token_weights* weights;           // of each token
+  float* weights;                   // of each token, kind by kind
+  index_t entries;                  // of one kind
   both_ways<Exponent>* sums;        // of the gaps from the block's first token on, per token
   both_ways<Exponent>* block_sums;  // over a block and the gap before it, or after it
+
+  __device__ float* weight(weight_kind kind, index_t entry) const { return weights + kind * entries + entry; }
 };
 
 /// Log decays of the gaps at a sequence's ends, through which initial states enter, [n, H, 1, 1]; null: none.
@@ -79,40 +91,52 @@ __device__ Exponent sum_from(Exponent x, int lane) {
   return x;
 }
 
-/// Half a warp weighs a block, a lane a token. `swapped`: a gap's two ways change places, as the gradient needs it.
+/// Half a warp weighs a block, a lane a token: forward is the log decay of the gap before it, backward of the one behind it.
+template <class Exponent>
+__device__ void weigh_block(const gap_table<Exponent>& to, index_t number, bool there, Exponent forward, Exponent backward) {
+  constexpr Exponent cut = std::is_same_v<Exponent, double> ? -800 : -110;
+  const int lane = static_cast<int>(threadIdx.x) % block;
+  const Exponent backward_before = __shfl_up_sync(0xffffffffu, backward, 1, block);
+  const Exponent f = lane == 0 ? Exponent(0) : forward, b = lane == 0 ? Exponent(0) : backward_before;  // inside the block
+  const Exponent from_before = sum_up_to(forward, lane), from_here = sum_from(f, lane);
+  const Exponent to_the_end = __shfl_down_sync(0xffffffffu, from_here, 1, block);
+  const Exponent from_behind = sum_from(backward, lane), to_the_start = sum_up_to(b, lane);
+  const both_ways<Exponent> sums{sum_up_to(f < cut ? cut : f, lane), sum_up_to(b < cut ? cut : b, lane)};
+  const Exponent whole_forward = __shfl_sync(0xffffffffu, from_before, block - 1, block);
+  const Exponent whole_backward = __shfl_sync(0xffffffffu, from_behind, 0, block);
+  if (!there) return;
+  const auto weight = [](Exponent log) {
+    if constexpr (std::is_same_v<Exponent, float>)
+      return fast_exp(log);
+    else
+      return static_cast<float>(exp(log));
+  };
+  const index_t entry = number * block + lane;
+  *to.weight(write_forward, entry) = lane == block - 1 ? 1.0f : weight(to_the_end);
+  *to.weight(write_backward, entry) = weight(to_the_start);
+  *to.weight(read_forward, entry) = weight(from_before);
+  *to.weight(read_backward, entry) = weight(from_behind);
+  to.sums[entry] = sums;
+  if (lane == 0) to.block_sums[number] = {whole_forward, whole_backward};
+}
+
+/// The gates of all blocks. swapped: the same without borders, and a gap's two ways in each other's place, as the gradient needs
+/// it; null: not wanted.
 template <class Exponent, class Mask>
 BILA_KERNEL void weigh_gaps(const sequences s, const index_t H, const index_t blocks, const Mask mask, const border_gaps borders,
-                            const bool swapped, const gap_table<Exponent> to) {
-  constexpr Exponent cut = std::is_same_v<Exponent, double> ? -800 : -110;
+                            const gap_table<Exponent> to, const gap_table<Exponent> swapped) {
   const int lane = static_cast<int>(threadIdx.x) % block;
   const index_t per_grid = static_cast<index_t>(gridDim.x) * blockDim.x / block;
   const index_t first = (static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x) / block;
   for (index_t number = first; number - first % 2 < blocks; number += per_grid) {  // both halves of a warp go round together
     const place at = s.find(number < blocks ? number : blocks - 1, H, block);
     const index_t t = at.unit * block + lane, count = s.tokens(at.n);
-    const auto forward_gap = [&](index_t u) {
-      return static_cast<Exponent>(u == 0 ? border_gaps::at(borders.before, at.n, at.h) : gap_of(s, mask, !swapped, at.n, at.h, u));
-    };
-    const auto backward_gap = [&](index_t u) {
-      return static_cast<Exponent>(u == count ? border_gaps::at(borders.after, at.n, at.h)
-                                              : gap_of(s, mask, swapped, at.n, at.h, u));
-    };
-    // The gap before the token forwards, and the one behind it backwards.
-    const Exponent f = forward_gap(t), b = backward_gap(t + 1), b_before = lane == 0 ? Exponent(0) : backward_gap(t);
-    const Exponent f_inside = lane == 0 ? Exponent(0) : f;
-    const Exponent read_forward = sum_up_to(f, lane), from_here = sum_from(f_inside, lane);
-    const Exponent write_forward = __shfl_down_sync(0xffffffffu, from_here, 1, block);
-    const Exponent read_backward = sum_from(b, lane), write_backward = sum_up_to(b_before, lane);
-    const both_ways<Exponent> sums{sum_up_to(f_inside < cut ? cut : f_inside, lane),
-                                   sum_up_to(b_before < cut ? cut : b_before, lane)};
-    const Exponent whole_forward = __shfl_sync(0xffffffffu, read_forward, block - 1, block);
-    const Exponent whole_backward = __shfl_sync(0xffffffffu, read_backward, 0, block);
-    if (number >= blocks || at.unit * block >= count) continue;
-    const auto weight = [](Exponent log) { return static_cast<float>(exp(log)); };
-    to.weights[number * block + lane] = {weight(read_forward), lane == block - 1 ? 1.0f : weight(write_forward),
-                                         weight(read_backward), weight(write_backward)};
-    to.sums[number * block + lane] = sums;
-    if (lane == 0) to.block_sums[number] = {whole_forward, whole_backward};
+    const bool there = number < blocks && at.unit * block < count;
+    const auto gap = [&](bool forward, index_t u) { return static_cast<Exponent>(gap_of(s, mask, forward, at.n, at.h, u)); };
+    const Exponent before = t == 0 ? static_cast<Exponent>(border_gaps::at(borders.before, at.n, at.h)) : gap(true, t);
+    const Exponent after = t + 1 == count ? static_cast<Exponent>(border_gaps::at(borders.after, at.n, at.h)) : gap(false, t + 1);
+    weigh_block(to, number, there, before, after);
+    if (swapped.weights != nullptr) weigh_block(swapped, number, there, gap(false, t), gap(true, t + 1));
   }
 }
 

@@ -41,6 +41,7 @@ struct norm_call {
   tensor_view<T> dN;  // [rows, H, L, Dv]
   float* dZ;          // per entry
   float* scales;      // per entry: the token's part in the gradient of the scale; null: not wanted
+  float* numerators;  // per entry; null: not wanted
 };
 
 /// Within what T can hold: a row whose sum is all but nothing has an all but endless slope, which then meets weights of zero.
@@ -69,6 +70,7 @@ BILA_KERNEL void pass_norm(const __grid_constant__ norm_call<T> c, const __grid_
       if (lane != 0) return;
       c.dZ[first + i] = there ? slope.row_sum : 0.0f;
       if (c.scales != nullptr) c.scales[first + i] = there ? slope.scale : 0.0f;
+      if (c.numerators != nullptr) c.numerators[first + i] = there ? slope.numerator : 0.0f;
     };
     if (c.fast && width <= 8 * lanes_per_token) {
       const int d = lane * 8;
@@ -106,10 +108,11 @@ BILA_KERNEL void pass_norm(const __grid_constant__ norm_call<T> c, const __grid_
   }
 }
 
-/// A token's part in the gradient of the diagonal's weight: (dN_i . v_i + dZ_i) (q_i . k_i).
+/// A token's part in the gradient of the diagonal's weight: (dN_i . v_i + dZ_i) (q_i . k_i), dN before it is rounded.
 template <class T>
 BILA_KERNEL void weigh_own(const sequences s, const index_t H, const operand<T> q, const operand<T> k, const operand<T> v,
-                           const tensor_view<const T> dN, const float* const dZ, float* const parts, const index_t tokens) {
+                           const tensor_view<const T> dy, const float* const numerators, const float* const dZ, float* const parts,
+                           const index_t tokens) {
   const int lane = static_cast<int>(threadIdx.x) % lanes_per_token;
   for (index_t number = thread_number() / lanes_per_token; number < tokens; number += threads_in_grid() / lanes_per_token) {
     const token_place at(s, H, number);
@@ -117,10 +120,10 @@ BILA_KERNEL void weigh_own(const sequences s, const index_t H, const operand<T> 
     const rows<const T> a = q.tokens(row, at.h, token, 1), b = k.tokens(row, at.h, token, 1), c = v.tokens(row, at.h, token, 1);
     float scores = 0, slopes = 0;
     for (int d = lane; at.there && d < a.width; d += lanes_per_token) scores += wide(a(0, d)) * wide(b(0, d));
-    for (int d = lane; at.there && d < c.width; d += lanes_per_token) slopes += wide(c(0, d)) * wide(dN(row, at.h, token, d));
+    for (int d = lane; at.there && d < c.width; d += lanes_per_token) slopes += wide(c(0, d)) * wide(dy(row, at.h, token, d));
     scores = sum_of_token(scores);
     slopes = sum_of_token(slopes);
-    if (lane == 0) parts[number] = at.there ? scores * (slopes + dZ[number]) : 0.0f;
+    if (lane == 0) parts[number] = at.there ? scores * (numerators[number] * slopes + dZ[number]) : 0.0f;
   }
 }
 
@@ -147,50 +150,46 @@ BILA_KERNEL void add_up(const float* const x, const index_t n, double* const to)
   if (threadIdx.x == 0) *to = sum;
 }
 
-/// The pairs that jump over a whole chunk: total <state that enters it, adjoint of the state that leaves it>, both ways.
-template <class T, int D>
-BILA_KERNEL void weigh_jumps(const sequences s, const index_t H, const index_t chunk, const state_table<T> states,
-                             const state_table<T> adjoints, const token_weights* const weights, const token_weights* const swapped,
-                             float* const jumps, const index_t chunks) {
-  for (index_t number = blockIdx.x; number < chunks; number += gridDim.x) {
-    const place at = s.find(number, H, chunk);
-    const index_t first = at.unit * chunk, count = s.tokens(at.n), behind = first + chunk;
-    if (first >= count) continue;
-    const index_t entry = s.first_entry(at.n, at.h, H);
-    for (int way = 0; way < 2; ++way) {
-      const index_t x = 2 * number + way, y = 2 * number + 1 - way;  // forward states meet adjoints that come from behind
-      double S = 0, z = 0;
-      for (int i = static_cast<int>(threadIdx.x) * 8; i < D * D; i += static_cast<int>(blockDim.x) * 8) {
-        float a[8], b[8];
-        reinterpret_cast<const eight<T>*>(states.S + x * D * D + i)->read(a);
-        reinterpret_cast<const eight<T>*>(adjoints.S + y * D * D + i)->read(b);
-        float part = 0;
-#pragma unroll
-        for (int e = 0; e < 8; ++e) part += a[e] * b[e];
-        S += part;
-      }
-      for (int i = static_cast<int>(threadIdx.x); i < D; i += static_cast<int>(blockDim.x))
-        z += static_cast<double>(states.z[x * D + i]) * adjoints.z[y * D + i];
-      const double sum = sum_of_block(S * states.unit[x] * adjoints.unit[y] + z);
-      // A state's total ends with the chunk on one side; the gap on the other side belongs to the jump too.
-      double total = states.total[x];
-      if (way == 0 && behind < count && weights != nullptr) total *= weights[entry + behind].read_forward;
-      if (way == 1 && swapped != nullptr) total *= swapped[entry + first].read_forward;
-      if (threadIdx.x == 0) jumps[x] = static_cast<float>(total == 0 ? 0 : total * sum);
-    }
+/// What the walks found of the pairs that jump over a whole panel.
+template <class Exponent>
+struct panel_jumps {
+  const float* parts;  // null: there are none
+  index_t each;        // parts of a panel, each way
+  gap_table<Exponent> gaps, swapped;
+
+  /// By which a way's gaps in and around a panel take part. What enters crosses the panel and the gap on its far side; of neither
+  /// is anything in the states and adjoints that the parts are of.
+  __device__ double decay(int way, index_t entry, index_t count, bool more_behind) const {
+    if (gaps.weights == nullptr) return 1;
+    double log = 0;
+    for (index_t i = 0; i < count; i += block)
+      log += static_cast<double>(way == 0 ? gaps.block_sums[(entry + i) / block].forward
+                                          : gaps.block_sums[(entry + i) / block].backward);
+    const double total = exp(log);
+    if (way == 1) return total * *swapped.weight(read_forward, entry);
+    return more_behind ? total * *gaps.weight(read_forward, entry + count) : total;
   }
-}
+
+  __device__ double operator()(index_t panel, int way, index_t entry, index_t count, bool more_behind) const {
+    if (parts == nullptr) return 0;
+    double sum = 0;
+    for (index_t i = 0; i < each; ++i) sum += parts[(panel * 2 + way) * each + i];
+    const double by = decay(way, entry, count, more_behind);
+    return by == 0 ? 0 : by * sum;
+  }
+};
 
 struct gap_gradients {
   float *forward, *backward;  // per entry, of the gap before the token
   float* borders;             // per sequence and head: of the gap before its first token forwards, behind its last backwards
 };
 
-/// From the parts of q . dq and k . dk to the gaps (math 4.4, local to a chunk); a warp has a chunk.
-template <int = 0>  // a template, so that every unit may have it
+/// From the parts of q . dq and k . dk to the gaps (math 4.4, local to a panel); a warp has a panel.
+template <class Exponent>
 BILA_KERNEL void spread_gaps(const sequences s, const index_t H, const index_t chunk, const float* const by_q,
-                             const float* const by_k, const float* const jumps, const bool forward, const bool backward,
-                             const gap_gradients to, const index_t chunks) {
+                             const float* const by_k, const index_t slices, const index_t entries,
+                             const panel_jumps<Exponent> jumps, const bool forward, const bool backward, const gap_gradients to,
+                             const index_t chunks) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (index_t number = thread_number() / 32; number < chunks; number += threads_in_grid() / 32) {
     const place at = s.find(number, H, chunk);
@@ -202,13 +201,16 @@ BILA_KERNEL void spread_gaps(const sequences s, const index_t H, const index_t c
       const float* const reader = way == 0 ? by_q : by_k;  // who stands behind the gap and reads what comes from before it
       const float* const writer = way == 0 ? by_k : by_q;
       float* const out = (way == 0 ? to.forward : to.backward) + entry;
-      const auto inside = [&](index_t i) {
-        return static_cast<double>(reader[3 * (entry + i)]) - static_cast<double>(writer[3 * (entry + i) + 1]);
+      const auto sum_of = [&](const float* dots, index_t i, int which) {  // of all slices of columns
+        double sum = 0;
+        for (index_t slice = 0; slice < slices; ++slice) sum += dots[3 * (slice * entries + entry + i) + which];
+        return sum;
       };
+      const auto inside = [&](index_t i) { return sum_of(reader, i, 0) - sum_of(writer, i, 1); };
       double later = 0, earlier = 0;
       for (index_t i = from; i < end; ++i) {
         later += inside(i);
-        earlier += writer[3 * (entry + i) + 2];
+        earlier += sum_of(writer, i, 2);
       }
       const double earlier_here = earlier;
 #pragma unroll
@@ -220,12 +222,12 @@ BILA_KERNEL void spread_gaps(const sequences s, const index_t H, const index_t c
       const double all_earlier = __shfl_sync(0xffffffffu, earlier, 31);
       earlier -= earlier_here;
       const bool looks = way == 0 ? forward : backward;
-      const double jump = jumps == nullptr || !looks ? 0 : jumps[2 * number + way];
+      const double jump = looks ? jumps(number, way, entry, n, first + n < count) : 0;
       double rest = later;  // from this lane's first token to the chunk's end
       for (index_t i = from; i < end; ++i) {
         out[i] = static_cast<float>(looks ? jump + rest + earlier : 0);
         rest -= inside(i);
-        earlier += writer[3 * (entry + i) + 2];
+        earlier += sum_of(writer, i, 2);
       }
       if (way == 0 && first == 0 && lane == 0) to.borders[2 * (at.n * H + at.h)] = out[0];
       if (way == 1 && first + n == count && lane == 0)
@@ -275,19 +277,38 @@ BILA_KERNEL void write_gap_gradients(const sequences s, const index_t H, const _
   }
 }
 
-/// A block of threads has a head: the gradients of its gaps in all sequences, summed up.
+inline constexpr index_t gaps_per_part = 2048;
+
+/// The gradients of a head's gaps, both ways: sums over parts of its sequences, a block of threads each.
 template <class Mask>
 BILA_KERNEL void sum_gap_gradients(const sequences s, const index_t H, const __grid_constant__ Mask mask, const gap_gradients from,
-                                   const tensor_view<float> log_decay) {
+                                   double* const sums, const index_t parts) {
+  for (index_t part = blockIdx.x; part < parts; part += gridDim.x) {
+    const place at = s.find(part, H, gaps_per_part);
+    const index_t entry = s.first_entry(at.n, at.h, H), first = at.unit * gaps_per_part, count = s.tokens(at.n);
+    double f = 0, g = 0;
+    for (index_t t = first + threadIdx.x; t < first + gaps_per_part && t < count; t += blockDim.x) {
+      f += live_gap(s, mask, from.forward + entry, true, at.n, at.h, t);
+      g += live_gap(s, mask, from.backward + entry, false, at.n, at.h, t);
+    }
+    f = sum_of_block(f);
+    g = sum_of_block(g);
+    if (threadIdx.x == 0) sums[2 * part] = f, sums[2 * part + 1] = g;
+  }
+}
+
+/// A block of threads has a head, and adds up its parts in all sequences.
+template <class Mask>
+BILA_KERNEL void write_head_gradients(const sequences s, const index_t H, const __grid_constant__ Mask mask,
+                                      const double* const sums, const tensor_view<float> log_decay) {
   for (index_t h = blockIdx.x; h < H; h += gridDim.x) {
     double f = 0, g = 0;
-    for (index_t n = 0; n < s.count; ++n) {
-      const index_t entry = s.first_entry(n, h, H), count = s.tokens(n);
-      for (index_t t = 1 + threadIdx.x; t < count; t += blockDim.x) {
-        f += live_gap(s, mask, from.forward + entry, true, n, h, t);
-        g += live_gap(s, mask, from.backward + entry, false, n, h, t);
+    for (index_t n = threadIdx.x; n < s.count; n += blockDim.x)
+      for (index_t unit = 0; unit * gaps_per_part < s.tokens(n); ++unit) {
+        const index_t part = s.number({n, h, unit}, H, gaps_per_part);
+        f += sums[2 * part];
+        g += sums[2 * part + 1];
       }
-    }
     f = sum_of_block(f);
     g = sum_of_block(g);
     if constexpr (pulls_back_heads<Mask>)

@@ -5,6 +5,8 @@
 #include <bila/backend/cuda/padding.hpp>
 #include <bila/backend/cuda/product.hpp>
 #include <bila/backend/cuda/recurrent.hpp>
+#include <bila/backend/cuda/single_state.hpp>
+#include <bila/backend/cuda/walk.hpp>
 #include <bila/view/inputs.hpp>
 
 #include <type_traits>
@@ -42,8 +44,8 @@ struct working {
   index_t chunk;  // tokens; 0 where there are none
 };
 
-/// Chunks are whole panels of every tile, and their weights fit shared memory.
-inline index_t chunk_of(index_t size) { return (std::clamp)((size + 127) / 128 * 128, index_t{128}, index_t{1024}); }
+/// Chunks are whole panels of every tile.
+inline index_t chunk_of(index_t size) { return (size > 128 ? (size + 127) / 128 : 1) * 128; }
 
 inline constexpr index_t one_state_chunk = 512;
 
@@ -78,7 +80,7 @@ sequence_plan plan_sequences(const inputs<T>& in, const geometry& size, workspac
 template <class T>
 gap_table<exponent<T>> plan_gaps(const sequence_plan& s, index_t H, workspace& memory) {
   const index_t entries = s.entries(H);
-  return {memory.take<token_weights>(entries), memory.take<both_ways<exponent<T>>>(entries),
+  return {memory.take<float>(weight_kinds * entries), entries, memory.take<both_ways<exponent<T>>>(entries),
           memory.take<both_ways<exponent<T>>>(entries / block)};
 }
 
@@ -88,23 +90,37 @@ state_table<T> plan_states(index_t chunks, index_t D, workspace& memory) {
           memory.take<float>(2 * chunks), memory.take<double>(2 * chunks)};
 }
 
+/// How the walk stores states: of which panels, in how many slices, in how many bytes each.
+struct stored_plan {
+  index_t panel, slices, bytes;
+};
+template <class Tiles, class T, class Finish>
+stored_plan plan_stored(index_t width) {
+  stored_plan result{};
+  with_width<Tiles>(width, [&](auto D) {
+    using memory = walk_memory<T, D.value, Tiles, Finish>;
+    result = {memory::Tile.panel, memory::slices, static_cast<index_t>(sizeof(typename memory::state))};
+  });
+  return result;
+}
+
 template <class T>
 operand<T> operand_of(const tensor_view<const T>& x, index_t H) {
   return {x, x.heads() == 0 ? 1 : H / x.heads(), has_fast_rows(x)};
 }
 
 template <class Exponent, class Mask>
-void launch_gaps(launcher& launch, const sequence_plan& s, index_t H, const Mask& mask, const border_gaps& borders, bool swapped,
-                 const gap_table<Exponent>& to) {
+void launch_gaps(launcher& launch, const sequence_plan& s, index_t H, const Mask& mask, const border_gaps& borders,
+                 const gap_table<Exponent>& to, const gap_table<Exponent>& swapped) {
   const index_t blocks = s.units(block) * H;
-  launch("weigh_gaps", weigh_gaps<Exponent, Mask>, (blocks + 15) / 16, 256, 0, s.on_device, H, blocks, mask, borders, swapped, to);
+  launch("weigh_gaps", weigh_gaps<Exponent, Mask>, (blocks + 15) / 16, 256, 0, s.on_device, H, blocks, mask, borders, to, swapped);
 }
 
 template <int D, class Tiles, class T>
 void launch_summary(launcher& launch, const sequence_plan& s, const summary_call<T>& call) {
   using memory = summary_memory<T, D, Tiles>;
-  const index_t tasks = s.units(call.chunk) * call.H * (D / memory::slice);
-  launch("sum_chunks", sum_chunks<T, D, Tiles>, tasks, 256, memory::bytes(call.chunk), call, tasks);
+  const index_t tasks = s.units(call.chunk) * call.H * memory::slices;
+  launch("sum_chunks", sum_chunks<T, D, Tiles>, tasks, memory::threads, sizeof(memory), call, tasks);
 }
 
 template <int D, class T>
@@ -118,6 +134,20 @@ void launch_product(launcher& launch, const sequence_plan& s, const product_call
   using memory = product_memory<T, D, Tiles, Finish::learns>;
   const index_t tasks = s.units(memory::rows) * call.H;
   launch("multiply", multiply<T, D, Tiles, Finish>, tasks, memory::threads, sizeof(memory), call, finish, tasks);
+}
+
+template <int D, class Tiles, class Finish, class T>
+void launch_walk(launcher& launch, const sequence_plan& s, const walk_call<T>& call, const Finish& finish) {
+  using memory = walk_memory<T, D, Tiles, Finish>;
+  const index_t tasks = s.units(call.product.chunk) * call.product.H * memory::slices;
+  launch("walk", walk<T, D, Tiles, Finish>, tasks, memory::threads, sizeof(memory), call, finish, tasks);
+}
+
+template <int D, class Finish, class T>
+void launch_read(launcher& launch, const sequence_plan& s, const read_call<T>& call, const Finish& finish) {
+  using memory = read_memory<T, D>;
+  const index_t tasks = s.units(memory::rows_per_task) * call.product.H * memory::slices;
+  launch("read_state", read_state<T, D, Finish>, tasks, memory::threads, sizeof(memory), call, finish, tasks);
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES

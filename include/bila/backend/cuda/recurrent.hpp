@@ -102,7 +102,7 @@ BILA_KERNEL void __launch_bounds__(288)
         for (int i = 0; i < there; ++i) {
           const int r = c.forward ? i : there - 1 - i;
           held *= decay[r];
-          if (!(held >= 0.5)) {
+          if (!(held >= 0.5) || (step == 0 && i == 0)) {  // at once where a state enters, so that one of zeros changes no bit
 #pragma unroll
             for (int j = 0; j < per_lane; ++j) S[j] = held == 0 ? 0 : S[j] * static_cast<float>(held);
             held = 1;

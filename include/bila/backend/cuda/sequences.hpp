@@ -16,6 +16,9 @@ __device__ inline index_t divide(index_t a, index_t b) {
   return a / b;
 }
 
+/// How many of `most` tokens there are where `left` are left.
+__device__ inline int up_to(index_t left, int most) { return left < most ? static_cast<int>(left) : most; }
+
 /// A head's share of a piece of work.
 struct place {
   index_t n, h, unit;  // sequence, head, and which piece of its tokens

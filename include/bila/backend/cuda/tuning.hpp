@@ -7,16 +7,20 @@
 
 namespace bila::inline v0_1::cuda {
 
-/// Of the kernel that multiplies: each warp has 16 rows. panel: keys in shared memory at a time, a multiple of the rows and a
-/// divisor of 128; stages: panels in flight; per_sm: blocks that shall fit a multiprocessor.
+/// Of the full form: each warp has 16 rows. panel: keys in shared memory at a time, a multiple of the rows; stages: panels in
+/// flight; per_sm: blocks that shall fit a multiprocessor.
 struct product_tile {
   int warps, panel, stages, per_sm;
 };
 
-/// Of the kernel that sums up chunks, 8 warps.
-struct summary_tile {
-  int panel, stages, per_sm;
+/// Of the chunkwise form: panel: tokens between two states, a warp for 16 of them; slice: columns of the state that a block of
+/// threads carries.
+struct walk_tile {
+  int panel, stages, per_sm, slice;
 };
+
+/// Of the kernel that sums up chunks, likewise.
+using summary_tile = walk_tile;
 
 struct tuned {
   /// Kernels are compiled for head sizes rounded up to 32, 64, 128 and 256, those of them that lie between these.
@@ -24,18 +28,26 @@ struct tuned {
 
   /// For head sizes rounded up to D, of numbers of so many bytes.
   static constexpr product_tile product(int bytes, int D) {
-    if (bytes == 4) return D <= 64 ? product_tile{8, 128, 1, 1} : D == 128 ? product_tile{4, 64, 1, 1} : product_tile{2, 32, 1, 1};
-    return D <= 64 ? product_tile{8, 128, 1, 2} : D == 128 ? product_tile{8, 128, 1, 2} : product_tile{4, 64, 1, 2};
+    if (bytes == 4) return D <= 64 ? product_tile{4, 64, 1, 1} : D == 128 ? product_tile{2, 32, 1, 1} : product_tile{1, 16, 1, 1};
+    return D <= 64 ? product_tile{8, 128, 1, 2} : D == 128 ? product_tile{4, 64, 1, 2} : product_tile{2, 32, 1, 2};
+  }
+
+  static constexpr walk_tile walk(int bytes, int D) {
+    if (bytes == 4) return D <= 64 ? walk_tile{64, 1, 2, 32} : D == 128 ? walk_tile{32, 1, 2, 32} : walk_tile{16, 1, 2, 16};
+    return D <= 64 ? walk_tile{64, 2, 2, 64} : D == 128 ? walk_tile{64, 1, 2, 32} : walk_tile{32, 1, 2, 16};
   }
 
   static constexpr summary_tile summary(int bytes, int D) {
-    if (bytes == 4) return D <= 64 ? summary_tile{64, 2, 2} : D == 128 ? summary_tile{64, 1, 1} : summary_tile{32, 1, 1};
-    return D <= 64 ? summary_tile{128, 1, 4} : D == 128 ? summary_tile{64, 2, 2} : summary_tile{64, 1, 1};
+    if (bytes == 4)
+      return D <= 64 ? summary_tile{64, 2, 1, 64} : D == 128 ? summary_tile{64, 1, 1, 32} : summary_tile{64, 1, 1, 16};
+    return D <= 32    ? summary_tile{64, 3, 2, 32}
+           : D == 64  ? summary_tile{64, 4, 3, 64}
+           : D == 128 ? summary_tile{64, 2, 2, 32}
+                      : summary_tile{64, 1, 1, 32};
   }
 
-  /// What `automatic` takes: full below so many tokens, else chunks of so many; back: for the gradient.
-  static constexpr index_t shortest_linear(bool back) { return back ? 400 : 640; }
-  static constexpr index_t chunk(index_t L, bool back) { return L > 16384 && !back ? 256 : 128; }
+  /// What `automatic` takes: full below so many tokens, else chunks of so many, or, for all ones, the one state.
+  static constexpr index_t shortest_linear = 320, shortest_one_state = 128, chunk = 2048;
 };
 
 }  // namespace bila::inline v0_1::cuda

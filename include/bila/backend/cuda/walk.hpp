@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// The chunkwise form: a block of threads walks through a chunk, panel by panel, and carries the state along; what is nearer than
+// that is a full product.
+//
+// Twice: from the end to the beginning it stores the states that enter each panel from behind, then it walks forwards, reads both
+// and writes the rows. A warp has one block of rows of the panel.
+#pragma once
+
+#include <bila/backend/cuda/states.hpp>
+
+namespace bila::inline v0_1::cuda::detail {
+inline namespace BILA_CUDA_ARCHITECTURES {
+
+template <class T>
+struct walk_call {
+  product_call<T> product;
+  state_table<T> entering;  // null: nothing enters
+  bool transposed;          // its rows are features of v
+  std::byte* behind;        // stored_state of each panel and slice: what enters it from behind
+  std::byte* before;        // and from before it; null: not wanted
+
+  // For the gates: what jumps over each panel, <state that enters it, adjoint of the state that leaves it>, in parts: 2 ways, and
+  // as many as there are slices and warps. The adjoint's walk multiplies its own with the states that are stored already.
+  const std::byte *states_behind, *states_before;
+  float* jumps;  // null: not wanted
+};
+
+template <class T>
+struct walk_task {
+  index_t row, h, token;  // of the first one
+  index_t entry;
+  index_t number, state;  // of the chunk, of its first panel's state
+  index_t count;
+  const T *q, *k, *v;  // of the first token, v's first column
+  int first_column, panels;
+
+  __device__ void locate(const product_call<T>& c, index_t task, int slices, int slice, int panel_size) {
+    number = slices == 1 ? task : divide(task, slices);
+    first_column = static_cast<int>(task - number * slices) * slice;
+    const place at = c.s.find(number, c.H, c.chunk);
+    const index_t first = at.unit * c.chunk, left = c.s.tokens(at.n) - first;
+    count = left <= 0 ? 0 : left < c.chunk ? left : c.chunk;
+    if (count == 0) return;
+    row = c.s.row(at.n);
+    h = at.h;
+    token = c.s.first(at.n) + first;
+    entry = c.s.first_entry(at.n, at.h, c.H) + first;
+    state = c.s.number({at.n, at.h, first / panel_size}, c.H, panel_size) * slices + first_column / slice;
+    panels = static_cast<int>((count + panel_size - 1) / panel_size);
+    q = c.q.tokens(row, h, token, count).data;
+    k = c.k.tokens(row, h, token, count).data;
+    v = c.v.tokens(row, h, token, count).data + first_column * c.v.x.strides[3];
+  }
+};
+
+template <class T, int D, class Tiles, class Finish>
+struct walk_memory {
+  static constexpr walk_tile Tile = Tiles::walk(static_cast<int>(sizeof(T)), D);
+  static constexpr int slice = D < Tile.slice ? D : Tile.slice, slices = D / slice;
+  static constexpr int warps = Tile.panel / block, threads = warps * 32;
+  static constexpr int stride = D + 16 / static_cast<int>(sizeof(T));
+  static constexpr extra Extra = Finish::learns ? extra::of_values : Finish::sums_rows ? extra::of_keys : extra::none;
+  using state = stored_state<T, D, slice, Extra>;
+  static_assert(128 % Tile.panel == 0, "chunks are whole panels");
+  struct stage {
+    alignas(16) T q[Tile.panel * stride];
+    key_panel<T, D, slice, Tile.panel> keys;
+    state behind;
+  };
+  alignas(16) stage stages[Tile.stages];
+  state before[2];
+  walk_task<T> task;
+};
+
+/// A thread's share of a stored state, on its way from device memory.
+template <int Threads, class T, int D, int E>
+struct state_share {
+  static constexpr int count = (D * E + Threads * 8 - 1) / (Threads * 8);
+  eight<T> x[count];
+
+  static __device__ int place(int i) { return (i * Threads + static_cast<int>(threadIdx.x)) * 8; }
+
+  __device__ __forceinline__ explicit state_share(const stored_state<T, D, E, extra::of_values>& from) {
+#pragma unroll
+    for (int i = 0; i < count; ++i)
+      if (place(i) < D * E) x[i] = *reinterpret_cast<const eight<T>*>(reinterpret_cast<const T*>(from.S) + place(i));
+  }
+
+  /// The warp's share of <S, S'>, units apart.
+  __device__ __forceinline__ float times(const stored_state<T, D, E, extra::of_values>& with) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < count; ++i)
+      if (place(i) < D * E) {
+        float a[8], b[8];
+        x[i].read(a);
+        reinterpret_cast<const eight<T>*>(reinterpret_cast<const T*>(with.S) + place(i))->read(b);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) sum += a[e] * b[e];
+      }
+    return sum;
+  }
+};
+
+/// Copies whole structs to shared memory while the warps go on.
+template <int Threads, class X>
+__device__ void copy_struct(X& to, const X& from) {
+  static_assert(sizeof(X) % 16 == 0);
+  for (int i = static_cast<int>(threadIdx.x) * 16; i < static_cast<int>(sizeof(X)); i += Threads * 16)
+    copy_whole_async(reinterpret_cast<std::byte*>(&to) + i, reinterpret_cast<const std::byte*>(&from) + i);
+}
+
+template <int Threads, class X>
+__device__ void clear_struct(X& to) {
+  for (int i = static_cast<int>(threadIdx.x) * 16; i < static_cast<int>(sizeof(X)); i += Threads * 16)
+    *reinterpret_cast<uint4*>(reinterpret_cast<std::byte*>(&to) + i) = uint4{};
+}
+
+template <class T, int D, class Tiles, class Finish>
+BILA_KERNEL void __launch_bounds__(walk_memory<T, D, Tiles, Finish>::threads, walk_memory<T, D, Tiles, Finish>::Tile.per_sm)
+    walk(const __grid_constant__ walk_call<T> w, const __grid_constant__ Finish finish, const index_t tasks) {
+  using memory = walk_memory<T, D, Tiles, Finish>;
+  using state = typename memory::state;
+  constexpr walk_tile Tile = memory::Tile;
+  constexpr int panel = Tile.panel, threads = memory::threads, stride = memory::stride, slice = memory::slice;
+  constexpr bool learns = Finish::learns, hold_q = D <= 64 && sizeof(T) == 2;
+  extern __shared__ __align__(16) unsigned char bila_shared[];
+  memory& shared = *reinterpret_cast<memory*>(bila_shared);
+  const product_call<T>& c = w.product;
+  const int warp = warp_number(), mine = warp * block;
+  const float* const bias = !learns ? nullptr : c.row_bias != nullptr ? c.row_bias : c.column_bias;
+
+  for (index_t task = blockIdx.x; task < tasks; task += gridDim.x) {
+    __syncthreads();
+    if (threadIdx.x == 0) shared.task.locate(c, task, memory::slices, slice, panel);
+    __syncthreads();
+    const walk_task<T>& at = shared.task;
+    if (at.count == 0) continue;
+    const int panels = at.panels;
+    const auto stored = [&](std::byte* states, int p) -> state& {
+      return reinterpret_cast<state*>(states)[at.state + p * memory::slices];
+    };
+    const auto stored_const = [&](const std::byte* states, int p) -> const state& {
+      return reinterpret_cast<const state*>(states)[at.state + p * memory::slices];
+    };
+    const auto tokens_of = [&](int p) { return up_to(at.count - static_cast<index_t>(p) * panel, panel); };
+    const auto load_keys = [&](typename memory::stage& to, int p, weight_kind first, weight_kind last) {
+      const index_t from = static_cast<index_t>(p) * panel;
+      to.keys.template load<threads>(c.k, at.k + from * c.k.x.strides[2], c.v, at.v + from * c.v.x.strides[2], tokens_of(p), c.gaps,
+                                     at.entry + from, first, last, last > write_backward, bias, at.first_column);
+    };
+    const auto start = [&](auto& carried, int way) {
+      if (w.entering.S == nullptr)
+        carried.clear();
+      else
+        carried.read(w.entering, 2 * at.number + way, at.first_column, w.transposed);
+    };
+    // step(stage, p) for each panel, while the copies for the next one are on their way.
+    const auto for_each_panel = [&](bool backwards, const auto& load, const auto& step) {
+      const auto panel_of = [&](int i) { return backwards ? panels - 1 - i : i; };
+      __syncthreads();
+      load(shared.stages[0], panel_of(0));
+      close_copies();
+#pragma unroll 1
+      for (int i = 0; i < panels; ++i) {
+        wait_for_copies<0>();
+        __syncthreads();
+        if (Tile.stages > 1 && i + 1 < panels) load(shared.stages[(i + 1) % Tile.stages], panel_of(i + 1));
+        close_copies();
+        step(shared.stages[i % Tile.stages], panel_of(i));
+        if (Tile.stages == 1) {
+          __syncthreads();
+          if (i + 1 < panels) load(shared.stages[0], panel_of(i + 1));
+          close_copies();
+        }
+      }
+    };
+
+    if (c.right) {
+      carried_state<T, D, slice, memory::warps, memory::Extra, passage::backward> carried(warp);
+      start(carried, 1);
+      for_each_panel(
+          true, [&](typename memory::stage& to, int p) { load_keys(to, p, write_backward, write_backward); },
+          [&](const typename memory::stage& here, int p) {
+            carried.store(stored(w.behind, p));
+            carried.template add<true>(here.keys, learns && c.column_bias != nullptr, carried);
+          });
+      __threadfence_block();
+    } else {
+      for (typename memory::stage& to : shared.stages) clear_struct<threads>(to.behind);
+    }
+    carried_state<T, D, slice, memory::warps, memory::Extra, passage::forward> carried(warp);
+    if (c.left) {
+      start(carried, 0);
+      carried.store(shared.before[0]);
+    } else {
+      for (state& to : shared.before) clear_struct<threads>(to);
+    }
+    for_each_panel(
+        false,
+        [&](typename memory::stage& to, int p) {
+          const index_t from = static_cast<index_t>(p) * panel;
+          const tensor_view<const T>& q = c.q.x;
+          load_tokens<panel, D, stride, threads>(
+              to.q, rows<const T>{at.q + from * q.strides[2], tokens_of(p), q.features(), q.strides[2], q.strides[3]}, c.q.fast);
+          load_keys(to, p, write_forward, read_backward);
+          if (c.right) copy_struct<threads>(to.behind, stored(w.behind, p));
+        },
+        [&](typename memory::stage& here, int p) {
+          const int there = up_to(tokens_of(p) - mine, block);
+          const index_t from = static_cast<index_t>(p) * panel + mine;
+          state& before = shared.before[p % 2];
+          if (there > 0) {
+            row_block<T, D, slice, Finish, hold_q, true, D <= 64 ? 4 : 2> rows;
+            if (learns && c.dots != nullptr) {
+              const bila::rows<const T> partner = c.partner.tokens(at.row, at.h, at.token + from, there);
+              rows.partner.take(partner.columns(at.first_column, partner.width - at.first_column), c.partner.fast);
+            }
+            rows.q.take(here.q + mine * stride);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              const int i = mine + rows.lane.g + 8 * half;
+              rows.read_forward[half] = here.keys.weights[read_forward][i];
+              rows.read_backward[half] = here.keys.weights[read_backward][i];
+              if constexpr (learns)
+                if (c.row_bias != nullptr) rows.row_bias[half] = here.keys.bias[i];
+            }
+            rows.template meet<true>(c, here.keys, warp, tokens_of(p));
+            read_states(c, rows, before, here.behind);
+            rows.leave(c, finish, at.row, at.h, at.token + from, at.entry + from, there, at.first_column,
+                       c.dots == nullptr ? nullptr : c.dots + 3 * (at.first_column / slice) * c.entries);
+          }
+          if constexpr (learns)
+            if (w.jumps != nullptr) {
+              const index_t number = at.state + p * memory::slices, slice_number = at.first_column / slice;
+              float* const to = w.jumps + ((number - slice_number) * 2 + slice_number) * memory::warps + warp;
+              const bool first = threadIdx.x % 32 == 0;
+              const state &states_before = stored_const(w.states_before, p), &states_behind = stored_const(w.states_behind, p);
+              const state_share<threads, T, D, slice> of_before(states_before), of_behind(states_behind);
+              const auto write = [&](float* to, const auto& share, const state& x, const state& y) {
+                float sum = share.times(y) * x.unit * y.unit;
+                if (c.biased)
+                  for (int i = static_cast<int>(threadIdx.x); i < slice; i += threads) sum += x.z[0][i] * y.z[0][i];
+#pragma unroll
+                for (int reach = 16; reach > 0; reach /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, reach);
+                if (first) *to = sum;
+              };
+              if (c.right) write(to, of_before, states_before, here.behind);  // the states' forwards
+              if (c.left) write(to + memory::slices * memory::warps, of_behind, states_behind, before);
+            }
+          if (!c.left) return;
+          if (w.before != nullptr) {
+            std::byte* const to = reinterpret_cast<std::byte*>(&stored(w.before, p));
+            for (int i = static_cast<int>(threadIdx.x) * 16; i < static_cast<int>(sizeof(state)); i += threads * 16)
+              *reinterpret_cast<uint4*>(to + i) = *reinterpret_cast<const uint4*>(reinterpret_cast<const std::byte*>(&before) + i);
+          }
+          carried.template add<true>(here.keys, learns && c.column_bias != nullptr, carried);
+          carried.store(shared.before[(p + 1) % 2]);
+        });
+  }
+}
+
+}  // namespace BILA_CUDA_ARCHITECTURES
+}  // namespace bila::inline v0_1::cuda::detail
