@@ -26,7 +26,7 @@ TEST_CASE("all masks, norms and directions") {
       }
 }
 
-TEST_CASE("lengths around blocks, tiles and chunks") {
+TEST_CASE("gradients at lengths around blocks, tiles and chunks") {
   test::random_source random(6002);
   for (const index_t L : {0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 197, 200, 257, 520})
     for (const auto kind :
@@ -38,7 +38,7 @@ TEST_CASE("lengths around blocks, tiles and chunks") {
     }
 }
 
-TEST_CASE("head sizes that are no power of two, and of two kinds") {
+TEST_CASE("gradients of head sizes that are no power of two, and of two kinds") {
   test::random_source random(6003);
   for (const auto& [Dk, Dv] : std::vector<std::pair<index_t, index_t>>{{1, 1},
                                                                        {1, 256},
@@ -62,7 +62,7 @@ TEST_CASE("head sizes that are no power of two, and of two kinds") {
     }
 }
 
-TEST_CASE("wide heads over several chunks") {
+TEST_CASE("gradients of wide heads over several chunks") {
   test::random_source random(6004);
   for (const auto& [Dk, Dv] : std::vector<std::pair<index_t, index_t>>{{128, 128}, {256, 200}}) {
     auto x =
@@ -89,6 +89,8 @@ TEST_CASE("several chunks, slow decays") {
     auto x = test::random_lesson(random, {.B = 1, .H = 1, .L = 1500, .Dk = 16, .Dv = 8}, kind, test::random_norm(random));
     test::draw_options(random, x.x);
     for (auto* const gates : {&x.x.gates, &x.x.other_gates}) gates->fill_uniform(random, -0.02, 0);
+    // As a loss is scaled for f16: row sums of so many tokens make dy / n(Z) smaller than its least normal number.
+    if (x.row_sums()) x.dy.for_each([](double& value, index_t, index_t, index_t, index_t) { value *= 256; });
     check_step_in_all_types(test::device_forms, x);
   }
 }

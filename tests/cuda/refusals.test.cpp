@@ -117,6 +117,21 @@ TEST_CASE("shapes") {
   CHECK(c.untouched());
 }
 
+TEST_CASE("states where the keys are not the rows' tokens") {
+  call c(some_lesson());
+  c.mask = bila::mask::all_ones{};
+  c.in.k.extents[2] = c.in.v.extents[2] = 130;
+  CHECK(c.forward().empty());
+  test::device::finish();
+  call with(some_lesson());
+  with.mask = bila::mask::all_ones{};
+  with.in.k.extents[2] = with.in.v.extents[2] = 130;
+  with.out.final_forward.S = bila::bhld(static_cast<float*>(nullptr) + 64, 2, 2, 16, 24);  // where, it does not matter
+  with.out.final_forward.z = bila::bhld(static_cast<float*>(nullptr) + 65536, 2, 2, 16, 1);
+  CHECK(test::has_all(with.forward(), {"k has length 130 but q has 140", "states need them equal"}));
+  CHECK(with.untouched());
+}
+
 TEST_CASE("heads wider than 256") {
   for (const test::sizes& size : {test::sizes{.L = 3, .Dk = 257, .Dv = 8}, test::sizes{.L = 3, .Dk = 8, .Dv = 300}}) {
     call c(some_lesson(size));

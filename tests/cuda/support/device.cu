@@ -83,6 +83,7 @@ std::span<std::byte> workspace(std::size_t bytes, unsigned char junk, bool misal
   for_workspace.at_least(all);
   check(cudaMemset(for_workspace.data, guard_byte, all), "cudaMemset");
   check(cudaMemset(for_workspace.data + last_first, junk, bytes), "cudaMemset");
+  check(cudaDeviceSynchronize(), "cudaMemset");  // which a stream of one's own does not wait for
   return {for_workspace.data + last_first, bytes};
 }
 

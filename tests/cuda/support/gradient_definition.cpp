@@ -61,7 +61,13 @@ class gap_sums {
   sum gap(index_t t) {
     if (done_.empty()) {
       sum running;
-      for (const sum& step : steps_) done_.push_back((running.add(step.value, step.spread), running));
+      double peak = 0;
+      for (const sum& step : steps_) {
+        running.add(step.value, step.spread);
+        peak = std::fmax(peak, running.spread);
+        done_.push_back(running);
+        if (std::fabs(running.value) < 0x1p-50 * peak) done_.back().value = 0;  // what cancels leaves this in double
+      }
     }
     sum result = at(done_, t);
     const double crossing = std::fmax(result.spread, 0);  // what cancels in the running sum may end below zero

@@ -94,11 +94,11 @@ void check_gradients(const lesson<T>& x, const learned<T>& found, const step_ans
   if (x.has_log_decay()) check_good("log_decay", judge<T>(found.log_decay, exact.log_decay));
   if (x.x.scale != 0) check_number<T>("scale", found.scale, exact.scale);
   check_number<T>("diagonal", found.diagonal, exact.diagonal);
-  const auto check_state = [&](const char* name, const auto& state, const state_slopes& slopes) {
+  const auto check_state = [&](const std::string& name, const auto& state, const state_slopes& slopes) {
     if (!state.given()) return;
-    check_good(name, judge<T>(state.S, slopes.S));
-    if (x.row_sums()) check_good(name, judge<T>(state.z, slopes.z));
-    if (state.log_decay.extent(0) > 0) check_good(name, judge<T>(state.log_decay, slopes.log_decay));
+    check_good((name + ".S").c_str(), judge<T>(state.S, slopes.S));
+    if (x.row_sums()) check_good((name + ".z").c_str(), judge<T>(state.z, slopes.z));
+    if (state.log_decay.extent(0) > 0) check_good((name + ".log_decay").c_str(), judge<T>(state.log_decay, slopes.log_decay));
   };
   check_state("initial_forward", found.initial_forward, exact.initial_forward);
   check_state("initial_backward", found.initial_backward, exact.initial_backward);
