@@ -32,6 +32,11 @@ using bila::form::automatic, bila::form::chunkwise, bila::form::full, bila::form
 constexpr index_t D = 64;
 constexpr double eps = 1e-6;
 
+/// The tiles of the library, for the one head size there is here.
+struct tiles : bila::cuda::tuned {
+  static constexpr int narrowest = D, widest = D;
+};
+
 // Forward differs from the definition by its own rounding to bf16 (1.7e-3) and a little more; the gradient subtracts what nearly
 // cancels.
 constexpr double forward_tolerance = 6e-3, gradient_tolerance = 2.5e-2, gate_tolerance = 5e-2;
@@ -68,18 +73,14 @@ struct operations {
 
 operations full_flop(double L) { return {4 * L * L * D, 14 * L * L * D}; }
 
-operations chunk_flop(index_t L, index_t C) {
-  double squares = 0;
-  for (index_t first = 0; first < L; first += C) {
-    const auto c = static_cast<double>(std::min(C, L - first));
-    squares += c * c;
-  }
-  const double states = static_cast<double>(L) * D * D;
+/// Panels of 64 tokens in full, two states carried on by them and two read.
+operations chunk_flop(index_t L) {
+  const double squares = static_cast<double>(L) * 64, states = static_cast<double>(L) * D * D;
   return {4 * squares * D + 8 * states, 14 * squares * D + 28 * states};
 }
 
 template <class Form, class Mask>
-operations flop_of(const Form& form, const Mask&, index_t L) {
+operations flop_of(const Form&, const Mask&, index_t L) {
   const double states = static_cast<double>(L) * D * D;
   if constexpr (std::is_same_v<Form, full>)
     return full_flop(static_cast<double>(L));
@@ -88,9 +89,9 @@ operations flop_of(const Form& form, const Mask&, index_t L) {
   else if constexpr (std::is_same_v<Form, recurrent>)
     return {10 * states, 35 * states};
   else if constexpr (std::is_same_v<Form, chunkwise>)
-    return chunk_flop(L, form.size);
+    return chunk_flop(L);
   else {
-    const operations dense = full_flop(static_cast<double>(L)), linear = chunk_flop(L, 128);
+    const operations dense = full_flop(static_cast<double>(L)), linear = chunk_flop(L);
     return dense.forward < linear.forward ? dense : linear;  // not necessarily what automatic took
   }
 }
@@ -357,7 +358,7 @@ class subject {
 
   template <class Form>
   void forward(const Form& form, const call& c, bool keep_row_sum) const {
-    bila::attend(backend(), form, Kind::mask(c), norm, c.inputs(), keep_row_sum ? c.y_and_row_sum() : c.y_alone());
+    bila::attend<tiles>(backend(), form, Kind::mask(c), norm, c.inputs(), keep_row_sum ? c.y_and_row_sum() : c.y_alone());
   }
 
   bila::tensor_view<float> gradient_of_gates(const call& c) const {
@@ -366,16 +367,16 @@ class subject {
 
   template <class Form>
   void gradient(const Form& form, const call& c) const {
-    bila::gradient(backend(), form, Kind::mask(c), norm, c.inputs(), c.saved(), c.dy(), c.gradients(gradient_of_gates(c)));
+    bila::gradient<tiles>(backend(), form, Kind::mask(c), norm, c.inputs(), c.saved(), c.dy(), c.gradients(gradient_of_gates(c)));
   }
 
   template <class Form>
   void check(const Form& form, result& r) {
     const call& c = calls_.front();
     const auto mask = Kind::mask(c);
-    r.workspace = bila::workspace_bytes(bila::cuda::on{}, form, mask, norm, c.inputs(), c.y_and_row_sum());
-    r.workspace_gradient = bila::gradient_workspace_bytes(bila::cuda::on{}, form, mask, norm, c.inputs(), c.saved(), c.dy(),
-                                                          c.gradients(gradient_of_gates(c)));
+    r.workspace = bila::workspace_bytes<tiles>(bila::cuda::on{}, form, mask, norm, c.inputs(), c.y_and_row_sum());
+    r.workspace_gradient = bila::gradient_workspace_bytes<tiles>(bila::cuda::on{}, form, mask, norm, c.inputs(), c.saved(), c.dy(),
+                                                                 c.gradients(gradient_of_gates(c)));
     const std::size_t bytes = std::max(r.workspace, r.workspace_gradient);
     if (workspace_.size() < bytes) {
       workspace_ = {};
@@ -619,8 +620,8 @@ class bench_run {
     if constexpr (std::is_same_v<Kind, all_ones>) {
       form("chunkwise", chunkwise{});  // one state: nothing depends on the chunk, and steps come to the same
     } else {
-      for (const index_t C : {128, 256, 512})
-        if (C < 2 * s.L) form("chunkwise " + std::to_string(C), chunkwise{.size = C});
+      for (const index_t C : {512, 1024, 2048, 4096})
+        if (C < 3 * s.L) form("chunkwise " + std::to_string(C), chunkwise{.size = C});
       if (s.L <= 512) form("recurrent", recurrent{});
     }
   }
@@ -636,7 +637,7 @@ class bench_run {
                "%s\nbila_bench_cuda [--out FILE] [--case NAME] [--mask NAME] [--form NAME] [--repetitions N] [--quick]\n"
                "                [--without-gates] [--layout bhld|blhd] [--commit ID]\n"
                "  cases: ViT-S 224, BERT-L 512, 2k, 8k, 32k, 131k; masks: all_ones, fixed_decay, selective_decay\n"
-               "  forms: automatic, full, chunkwise (all_ones), \"chunkwise 128\" (256, 512), recurrent\n"
+               "  forms: automatic, full, chunkwise (all_ones), \"chunkwise 512\" (to 4096), recurrent\n"
                "  --quick: automatic alone, 7 repetitions; --without-gates: the gradient by q, k and v alone\n",
                complaint.c_str());
   std::exit(2);
@@ -690,8 +691,8 @@ int run(const options& o) {
   std::printf(
       "bf16, D = %d, row sums, %s; ms: median of %d calls, tensors in rotation; floor: q, k, v, y (and q, k, v, dy, dq, dk, dv)\n"
       "over the copy; the gradient is %s. Operations of the matrix products: full 4 L D per token (14 with the\n"
-      "gradient), chunks of C 4 C D + 8 D D (14, 28), recurrent 10 D D (35), all ones 4 D D (14); automatic the least of full and "
-      "C = 128.\n",
+      "gradient), chunkwise 256 D + 8 D D (896, 28), recurrent 10 D D (35), all ones 4 D D (14); automatic the least of full and "
+      "chunkwise.\n",
       static_cast<int>(D), o.blhd ? "[B, L, H, D]" : "[B, H, L, D]", o.repetitions,
       o.without_gates ? "by q, k and v" : "by q, k, v and the gates");
   print_header();

@@ -144,7 +144,7 @@ class left_operand {
   typename F::a_type held_[Held ? D / block : 1];
 };
 
-/// AtOnce: blocks of keys whose products do not wait for each other.
+/// Sixteen rows of the result, 16 x E, in the registers of a warp. AtOnce: blocks of keys whose products do not wait for each other.
 template <class T, int D, int E, class Finish, bool HoldQ, bool HoldPartner, int AtOnce>
 struct row_block {
   using F = fragments<T>;
