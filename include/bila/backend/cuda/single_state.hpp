@@ -44,7 +44,8 @@ struct read_memory {
   static constexpr int slice = D < 64 ? D : 64, slices = D / slice;
   static constexpr int warps = D * sizeof(T) > 512 ? 2 : 4, rows = warps * block, threads = warps * 32;
   static constexpr int pad = 16 / static_cast<int>(sizeof(T)), stride = D + pad, slice_stride = slice + pad;
-  static constexpr index_t rows_per_task = 512;  // so that reading the state is little beside them
+  static constexpr int per_sm = D <= 64 && sizeof(T) == 2 ? 5 : 1;  // 4 and 6 are slower
+  static constexpr index_t rows_per_task = 512;                     // so that reading the state is little beside them
   alignas(16) T S[D * slice_stride > slice* stride ? D* slice_stride : slice* stride];
   alignas(16) T q[2][rows * stride];
   alignas(16) float z[D];
@@ -52,7 +53,7 @@ struct read_memory {
 };
 
 template <class T, int D, class Finish>
-BILA_KERNEL void __launch_bounds__(read_memory<T, D>::threads)
+BILA_KERNEL void __launch_bounds__(read_memory<T, D>::threads, read_memory<T, D>::per_sm)
     read_state(const __grid_constant__ read_call<T> r, const __grid_constant__ Finish finish, const index_t tasks) {
   using memory = read_memory<T, D>;
   using F = fragments<T>;

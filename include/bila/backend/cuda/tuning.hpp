@@ -41,7 +41,7 @@ struct tuned {
     if (bytes == 4)
       return D <= 64 ? summary_tile{64, 2, 1, 64} : D == 128 ? summary_tile{64, 1, 1, 32} : summary_tile{64, 1, 1, 16};
     return D <= 32    ? summary_tile{64, 3, 2, 32}
-           : D == 64  ? summary_tile{64, 4, 3, 64}
+           : D == 64  ? summary_tile{64, 3, 3, 64}
            : D == 128 ? summary_tile{64, 2, 2, 32}
                       : summary_tile{64, 1, 1, 32};
   }
