@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <vector>
 
 namespace {
@@ -77,7 +78,8 @@ void check_all() {
       const bila::mask::fixed_decay<float> fixed{bila::vec<const float>(nowhere<const float>(1, 4, 1, 1).data, 4)};
       check(what, bila::form::full{}, fixed, in, false);
       for (const bool states : {false, true}) {
-        for (const index_t size : {24, 300, 500, 5000}) check(what, bila::form::chunkwise{.size = size}, fixed, in, states);
+        for (const index_t size : {index_t{24}, index_t{300}, index_t{500}, index_t{5000}, std::numeric_limits<index_t>::max()})
+          check(what, bila::form::chunkwise{.size = size}, fixed, in, states);
         check(what, bila::form::automatic{}, fixed, in, states);
         check(what, bila::form::recurrent{}, fixed, in, states);
         check(what, bila::form::chunkwise{}, bila::mask::all_ones{}, in, states);

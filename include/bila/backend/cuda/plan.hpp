@@ -44,8 +44,8 @@ struct working {
   index_t chunk;  // tokens; 0 where there are none
 };
 
-/// Chunks are whole panels of every tile.
-inline index_t chunk_of(index_t size) { return (size > 128 ? (size + 127) / 128 : 1) * 128; }
+/// Chunks are whole panels of every tile; beyond 2^30 tokens one is as long as another.
+inline index_t chunk_of(index_t size) { return ((std::clamp)(size, index_t{1}, index_t{1} << 30) + 127) / 128 * 128; }
 
 inline constexpr index_t one_state_chunk = 512;
 
