@@ -57,7 +57,8 @@ class gap_sums {
   void row(index_t i, double size) { rows_[static_cast<std::size_t>(i)] += size; }
   void column(index_t j, double size) { columns_[static_cast<std::size_t>(j)] += size; }
 
-  /// Of gap t; the rows and columns that it may be computed from are taken to be at most 1024 tokens away: a panel, or a short sequence.
+  /// Of gap t; the rows and columns that it may be computed from are taken to be at most 1024 tokens away: a panel, or a short
+  /// sequence.
   sum gap(index_t t) {
     if (done_.empty()) {
       sum running;
