@@ -71,23 +71,6 @@ __device__ float2 unpack(std::uint32_t x) {
   return {wide(low), wide(high)};
 }
 
-/// Two neighbouring numbers, where two fit.
-template <class T>
-__device__ void store_pair(T* to, float low, float high) {
-  if constexpr (sizeof(T) == 2)
-    *reinterpret_cast<std::uint32_t*>(to) = pack<T>(low, high);
-  else
-    *reinterpret_cast<float2*>(to) = {low, high};
-}
-
-template <class T>
-__device__ float2 load_pair(const T* from) {
-  if constexpr (sizeof(T) == 2)
-    return unpack<T>(*reinterpret_cast<const std::uint32_t*>(from));
-  else
-    return *reinterpret_cast<const float2*>(from);
-}
-
 /// 8 x 8 numbers of 16 bits each, four times; lane i gives the address of row i % 8 of matrix i / 8.
 template <bool Transposed>
 __device__ void load_matrices(std::uint32_t (&x)[4], const void* row) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tile choices, as data. Those of 16-bit tensors up to D = 64 were measured on an H200 (bench/cuda/NOTES.md), the others are chosen
-// to fit its shared memory. Another type with the same members can be given to attend and gradient in its place.
+// Tile choices, as data. Those of 16-bit tensors at D = 64 were measured on an H200 (bench/cuda/NOTES.md), the others are chosen to
+// fit shared memory. Another type with the same members can be given to attend and gradient in its place.
 #pragma once
 
 #include <bila/backend/cuda/launch.hpp>
