@@ -57,8 +57,8 @@ working work_of(const Form& form, const inputs<T>& in, const geometry& size, boo
 /// Whether chunks are summed up on their own first: a single one with nothing at its ends needs no sum.
 template <class T>
 bool sums_chunks(const working& work, const inputs<T>& in, const geometry& size, bool has_states) {
-  if (work.way != way_of_working::chunks) return work.way == way_of_working::one_state;
-  return has_states || longest(in, size) > work.chunk;
+  if (work.way != way_of_working::chunks && work.way != way_of_working::one_state) return false;
+  return has_states || (std::max)(longest(in, size), size.Lk) > work.chunk;
 }
 
 template <class T>
@@ -201,14 +201,13 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
         scan.initial[1] = end_of<Norm>(in.initial_backward);
         scan.final[0] = end_of<Norm>(out.final_forward);
         scan.final[1] = end_of<Norm>(out.final_backward);
-        if (walks || (std::max)(longest(in, size), size.Lk) > work.chunk)
-          launch_scan<D>(*launch, scan);  // else it is the one state
+        launch_scan<D>(*launch, scan);
       }
       const normalised<Norm> finish{norm, static_cast<float>(in.scale)};
       if (walks)
         launch_walk<D, Tiles>(*launch, s, walk_call<T>{call, states, false, behind, nullptr, nullptr, nullptr, nullptr}, finish);
       else if (work.way == way_of_working::one_state)
-        launch_read<D>(*launch, s, read_call<T>{call, states, keys.on_device, work.chunk, false}, finish);
+        launch_read<D, Tiles>(*launch, s, read_call<T>{call, states, keys.on_device, work.chunk, false}, finish);
       else
         launch_product<D, Tiles>(*launch, s, call, finish);
     });

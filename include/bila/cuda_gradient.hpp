@@ -123,14 +123,13 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
       scan_call<T> scan{s.on_device, size.H, work.chunk, states, {}, {}, one};
       scan.initial[0] = end_of<Norm>(in.initial_forward);
       scan.initial[1] = end_of<Norm>(in.initial_backward);
-      const bool scans = walks || longest(in, size) > work.chunk;  // one chunk's sum is the one state
-      if (scans) launch_scan<D>(*launch, scan);
+      launch_scan<D>(*launch, scan);
       scan_call<T> back{s.on_device, size.H, work.chunk, adjoints, {}, {}, one};
       back.initial[0] = end_of<Norm>(dy.final_backward);  // what reads the state at the first token comes in from before it
       back.initial[1] = end_of<Norm>(dy.final_forward);
       back.final[0] = end_of<Norm>(to.initial_backward);
       back.final[1] = end_of<Norm>(to.initial_forward);
-      if (scans) launch_scan<D>(*launch, back);
+      launch_scan<D>(*launch, back);
     }
     const auto product = [&](const operand<T>& rows, const operand<T>& keys, const operand<T>& values, bool swap) {
       product_call<T> call{};
@@ -148,28 +147,35 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
       call.entries = entries;
       return call;
     };
-    const auto finish = [&](product_call<T>& call, bool swap, bool transposed, const tensor_view<T>& out,
-                            const tensor_view<float>& sum) {
-      call.out = out;
-      call.fast_out = has_fast_rows(out);
-      call.sum = sum;
+    const auto carry = [&](const product_call<T>& call, bool swap, bool transposed, const auto& finish) {
       const state_table<T>& entering = swap ? adjoints : states;
       const bool wanted = call.dots != nullptr;
       if (walks)
         launch_walk<D, Tiles>(*launch, s,
                               walk_call<T>{call, entering, transposed, swap ? adjoints_behind : behind,
                                            wanted && !swap ? before : nullptr, behind, before, wanted && swap ? jumps : nullptr},
-                              as_it_is{});
-      else if (work.way == way_of_working::one_state)
-        launch_read<D>(*launch, s, read_call<T>{call, entering, s.on_device, work.chunk, transposed}, as_it_is{});
+                              finish);
       else
-        launch_product<D, Tiles>(*launch, s, call, as_it_is{});
+        launch_read<D, Tiles>(*launch, s, read_call<T>{call, entering, s.on_device, work.chunk, transposed}, finish);
+    };
+    const auto complete = [&](const tensor_view<T>& out, const tensor_view<float>& sum) {
       if (sum.data != nullptr)
         (*launch)("add_heads", add_heads<T>, blocks_for(out.batches() * out.heads() * out.length() * out.features()),
                   threads_of_small, 0, s.on_device, tensor_view<const float>(sum), out, !in.lengths.empty());
       else if (out.data != nullptr && !in.lengths.empty())
         (*launch)("clear_padding", clear_padding<T>, blocks_for(out.batches() * out.heads() * out.length() * out.features()),
                   threads_of_small, 0, s.on_device, out);
+    };
+    const auto finish = [&](product_call<T>& call, bool swap, bool transposed, const tensor_view<T>& out,
+                            const tensor_view<float>& sum) {
+      call.out = out;
+      call.fast_out = has_fast_rows(out);
+      call.sum = sum;
+      if (work.way == way_of_working::full)
+        launch_product<D, Tiles>(*launch, s, call, as_it_is{});
+      else
+        carry(call, swap, transposed, as_it_is{});
+      complete(out, sum);
     };
     if (to.q.data != nullptr || of_gaps) {
       product_call<T> call = product(slopes, v, k, false);
@@ -179,14 +185,25 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
       call.dots = by_q;
       finish(call, false, true, to.q, sum_q);
     }
-    if (to.k.data != nullptr || of_gaps) {
-      product_call<T> call = product(v, slopes, q, true);
-      call.biased = biased;
-      call.column_bias = dZ;
-      call.partner = k;
-      call.dots = by_k;
-      finish(call, true, true, to.k, sum_k);
+    product_call<T> of_k = product(v, slopes, q, true);
+    of_k.biased = biased;
+    of_k.column_bias = dZ;
+    of_k.partner = k;
+    of_k.dots = by_k;
+    constexpr bool together = mirrors<T, D, Tiles>;
+    if (work.way != way_of_working::full && together) {  // dv is the mirrored product of dk's
+      if constexpr (together) {
+        of_k.out = to.k;
+        of_k.fast_out = has_fast_rows(to.k);
+        of_k.sum = sum_k;
+        if (to.k.data != nullptr || to.v.data != nullptr || of_gaps)
+          carry(of_k, true, true, with_mirror<T>{to.v, has_fast_rows(to.v), sum_v});
+        complete(to.k, sum_k);
+        complete(to.v, sum_v);
+      }
+      return;
     }
+    if (to.k.data != nullptr || of_gaps) finish(of_k, true, true, to.k, sum_k);
     if (to.v.data != nullptr) {
       product_call<T> call = product(k, q, slopes, true);
       finish(call, true, false, to.v, sum_v);

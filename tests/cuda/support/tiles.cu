@@ -13,6 +13,7 @@ struct smallest {
   static constexpr int narrowest = 64, widest = 128;
   static constexpr bila::cuda::product_tile product(int, int) { return {1, 16, 2, 1}; }
   static constexpr bila::cuda::walk_tile walk(int, int) { return {16, 2, 1, 16}; }
+  static constexpr bila::cuda::walk_tile one_state(int, int) { return {16, 2, 1, 16}; }
   static constexpr bila::cuda::summary_tile summary(int, int) { return {16, 2, 1, 16}; }
   static constexpr bila::index_t shortest_linear = 1, shortest_one_state = 1, chunk = 128;
 };
@@ -27,6 +28,10 @@ struct large {
   static constexpr bila::cuda::walk_tile walk(int bytes, int D) {
     if (bytes == 4) return D == 128 ? bila::cuda::walk_tile{64, 1, 1, 64} : bila::cuda::walk_tile{32, 1, 1, 32};
     return D == 128 ? bila::cuda::walk_tile{128, 1, 1, 128} : bila::cuda::walk_tile{64, 1, 1, 64};
+  }
+  static constexpr bila::cuda::walk_tile one_state(int bytes, int D) {
+    if (bytes == 4) return D == 128 ? bila::cuda::walk_tile{64, 1, 1, 64} : bila::cuda::walk_tile{32, 1, 1, 32};
+    return D == 128 ? bila::cuda::walk_tile{128, 1, 1, 128} : bila::cuda::walk_tile{64, 3, 1, 64};
   }
   static constexpr bila::cuda::summary_tile summary(int bytes, int D) {
     if (bytes == 4) return D == 128 ? bila::cuda::summary_tile{128, 1, 1, 64} : bila::cuda::summary_tile{64, 1, 1, 32};

@@ -17,13 +17,22 @@ inline namespace BILA_CUDA_ARCHITECTURES {
 /// What of a state goes along as a vector z.
 enum class extra { none, of_keys, of_values };  // sum_j write_j c_j k_j, sum_j write_j c_j v_j
 
-/// A state as the operand of a product, E columns of it: B fragments, lane by lane, of 16 features and twice 8 columns. So is z of
-/// the keys: in two halves.
+/// What goes along for rows that leave in this way.
+template <class Finish>
+inline constexpr extra extra_of = Finish::learns      ? extra::of_values
+                                  : Finish::sums_rows ? extra::of_keys
+                                                      : extra::none;
+
+/// A state as the operand of a product, E columns of it, in blocks of 16 x 16 that are four of 8 x 8, column by column (see
+/// fragments::load_block). z of the keys is in two halves.
 template <class T, int D, int E, extra Extra>
 struct alignas(16) stored_state {
-  typename fragments<T>::b_type S[D / block][E / block][32][2];                                 // divided by unit
+  T S[D / block][E / block][block * block];                                                     // divided by unit
   std::conditional_t<Extra == extra::of_keys, T, float> z[Extra == extra::of_keys ? 2 : 1][D];  // of keys: divided by unit
   float unit, unused[3];
+
+  /// The unit, known to the compiler where there is but one.
+  __device__ float scale() const { return std::is_same_v<T, f16> ? unit : 1; }
 };
 
 /// The states that enter chunks, row by row, numbered as in `sequences`; way 0 is forward, 1 backward. (..., 2, D, D) (..., 2, D)
@@ -246,16 +255,14 @@ class carried_state {
     const auto scaled = [&](float x) { return limited ? x * per_unit : x; };
 #pragma unroll
     for (int n = 0; n < pairs; ++n) {
-      struct alignas(8 * sizeof(T)) both {
-        typename F::b_type b[2];
-      } pair;
+      typename F::b_type b[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float x[4] = {scaled(S_[2 * n][2 * i]), scaled(S_[2 * n][2 * i + 1]), scaled(S_[2 * n + 1][2 * i]),
                             scaled(S_[2 * n + 1][2 * i + 1])};
-        pair.b[i] = F::make_b(x);
+        b[i] = F::make_b(x);
       }
-      *reinterpret_cast<both*>(&to.S[first_ / block + n][column_ / block][threadIdx.x % 32]) = pair;
+      F::store_block(to.S[first_ / block + n][column_ / block], b);
     }
     each_of_vector([&](int i, float x) {
       if constexpr (Extra == extra::of_keys) {
@@ -345,81 +352,107 @@ class carried_state {
   float weights_ = 0, z_unit_ = 1;
 };
 
-/// What is read of the states on the two sides: N_i += read_i (q_i S + r_i z), and, where rows are summed, Z_i += read_i q_i z.
-template <class T, int D, int E, extra Extra, class Rows>
+/// C (16, 16) = A B, or C += A B where it is not the first.
+template <class T>
+__device__ __forceinline__ void multiply_two(float (&C)[2][4], const typename fragments<T>::a_type& A,
+                                             const typename fragments<T>::b_type (&B)[2], bool first) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    if (first)
+      fragments<T>::multiply_first(C[i], A, B[i]);
+    else
+      fragments<T>::multiply(C[i], A, B[i]);
+}
+
+/// What is read of the states on the two sides: N_i += read_i (q_i S + r_i z) and, where rows are summed, Z_i += read_i q_i z.
+/// Ways: 1 if there is one state only, and no mask.
+template <int Ways, class T, int D, int E, extra Extra, class Rows>
 __device__ __forceinline__ void read_states(const product_call<T>& c, Rows& rows, const stored_state<T, D, E, Extra>& before,
                                             const stored_state<T, D, E, Extra>& behind) {
   using F = fragments<T>;
   constexpr bool learns = Rows::learns;
   const lane_place lane;
-  float read_unit[2][2], read_bias[2][2];  // of row g + 8 half, by way
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float read[2] = {fast_exp(rows.left) * rows.read_forward[half], fast_exp(rows.right) * rows.read_backward[half]};
-#pragma unroll
-    for (int way = 0; way < 2; ++way) {
-      read_unit[half][way] = read[way] * (way == 0 ? before.unit : behind.unit);
-      read_bias[half][way] = c.biased ? read[way] * rows.row_bias[half] : 0;
-    }
-  }
+  float read_unit[2][2], read_bias[2][2];
+  rows.weigh_states(read_unit, read_bias, c.biased, before.scale(), behind.scale());
+  const auto state_of = [&](int way) -> const auto& { return way == 0 ? before : behind; };
 #pragma unroll
   for (int m = 0; m < E / block; ++m) {
-    float got[2][2][4];
+    float got[Ways][2][4];  // (16, 16) = q S, ways that do not wait for each other
 #pragma unroll
     for (int k = 0; k < D / block; ++k)
 #pragma unroll
-      for (int way = 0; way < 2; ++way) {
-        struct alignas(8 * sizeof(T)) both {
-          typename F::b_type b[2];
-        };
-        const both pair = *reinterpret_cast<const both*>(&(way == 0 ? before : behind).S[k][m][threadIdx.x % 32]);
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          if (k == 0)
-            F::multiply_first(got[way][i], rows.q(k), pair.b[i]);
-          else
-            F::multiply(got[way][i], rows.q(k), pair.b[i]);
+      for (int way = 0; way < Ways; ++way) {
+        typename F::b_type b[2];
+        F::load_block(b, state_of(way).S[k][m]);
+        multiply_two<T>(got[way], rows.q(k), b, k == 0);
       }
-    if constexpr (!learns) {
-#pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        float& N = rows.N[2 * m + e / 4][e % 4];
-        N = fmaf(read_unit[e / 2 % 2][0], got[0][e / 4][e % 4], fmaf(read_unit[e / 2 % 2][1], got[1][e / 4][e % 4], N));
-      }
-    } else {
-      float x[8];
+    float x[8];  // of the partner, columns as those of N
+    if constexpr (learns)
       if (c.dots != nullptr) F::read_a(x, rows.partner(m));
 #pragma unroll
-      for (int way = 0; way < 2; ++way)
+    for (int way = 0; way < Ways; ++way)
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          const float2 z = *reinterpret_cast<const float2*>((way == 0 ? before : behind).z[0] + m * 16 + n * 8 + 2 * lane.t);
+      for (int n = 0; n < 2; ++n) {
+        float2 z{};
+        if constexpr (learns) z = *reinterpret_cast<const float2*>(state_of(way).z[0] + m * 16 + n * 8 + 2 * lane.t);
 #pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const int half = e / 2;
+        for (int e = 0; e < 4; ++e) {
+          const int half = e / 2;
+          float& N = rows.N[2 * m + n][e];
+          if constexpr (learns) {
             const float part = fmaf(read_bias[half][way], e % 2 == 0 ? z.x : z.y, read_unit[half][way] * got[way][n][e]);
             if (c.dots != nullptr) rows.dots[half][2 * way] += x[4 * n + e] * part;
-            rows.N[2 * m + n][e] += part;
+            N += part;
+          } else {
+            N = fmaf(read_unit[half][way], got[way][n][e], N);
           }
         }
-    }
+      }
   }
-  if constexpr (Rows::sums_rows) {  // both ways in one product: columns 0 and 1 forward, 2 and 3 backward
+  if constexpr (Rows::sums_rows) {  // all ways in one product: columns 0 and 1 forward, 2 and 3 backward
     float sums[4] = {};
     const T* const z = (lane.g < 2 ? before : behind).z[lane.g % 2];
 #pragma unroll
     for (int k = 0; k < D / block; ++k) {
       typename F::b_type b{};
-      if (lane.g < 4) b = F::read_b(z + k * block + 2 * lane.t);
+      if (lane.g < 2 * Ways) b = F::read_b(z + k * block + 2 * lane.t);
       F::multiply(sums, rows.q(k), b);
     }
     const int quad = static_cast<int>(threadIdx.x) % 32 / 4 * 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float both = sums[2 * half] + sums[2 * half + 1];
-      const float H = __shfl_sync(0xffffffffu, both, quad), G = __shfl_sync(0xffffffffu, both, quad + 1);
-      rows.Z[2 * half] += read_unit[half][0] * H + read_unit[half][1] * G;
+#pragma unroll
+      for (int way = 0; way < Ways; ++way) rows.Z[2 * half] += read_unit[half][way] * __shfl_sync(0xffffffffu, both, quad + way);
     }
+  }
+}
+
+/// And of the mirrored product, read_i partner_i S^T.
+template <int Ways, class T, int D, int E, extra Extra, class Rows>
+__device__ __forceinline__ void read_mirrored_states(Rows& rows, const stored_state<T, D, E, Extra>& before,
+                                                     const stored_state<T, D, E, Extra>& behind) {
+  using F = fragments<T>;
+  float read[2][2], unused[2][2];
+  rows.weigh_states(read, unused, false, before.scale(), behind.scale());
+#pragma unroll
+  for (int m = 0; m < D / block; ++m) {
+    float got[Ways][2][4];  // (16, 16) = partner S^T
+#pragma unroll
+    for (int k = 0; k < E / block; ++k)
+#pragma unroll
+      for (int way = 0; way < Ways; ++way) {
+        typename F::b_type b[2];
+        F::load_block_transposed(b, (way == 0 ? before : behind).S[m][k]);
+        multiply_two<T>(got[way], rows.partner(k), b, k == 0);
+      }
+#pragma unroll
+    for (int way = 0; way < Ways; ++way)
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        float& N = rows.mirror[2 * m + e / 4][e % 4];
+        N = fmaf(read[e / 2 % 2][way], got[way][e / 4][e % 4], N);
+      }
   }
 }
 

@@ -155,6 +155,29 @@ struct fragments {
     b[1] = {{x[2], x[3]}};
   }
 
+  /// Two neighbouring B from the four blocks of 8 x 8 that store_block wrote: B(k, column) = from[column / 8][k / 8][column % 8][k
+  /// % 8]
+  static __device__ void load_block(b_type (&b)[2], const T* from) {
+    std::uint32_t x[4];
+    load_matrices<false>(x, from + static_cast<int>(threadIdx.x) % 32 * 8);
+    b[0] = {{x[0], x[1]}};
+    b[1] = {{x[2], x[3]}};
+  }
+
+  /// The same with rows for columns.
+  static __device__ void load_block_transposed(b_type (&b)[2], const T* from) {
+    std::uint32_t x[4];
+    load_matrices<true>(x, from + static_cast<int>(threadIdx.x) % 32 * 8);
+    b[0] = {{x[0], x[2]}};
+    b[1] = {{x[1], x[3]}};
+  }
+
+  static __device__ void store_block(T* to, const b_type (&b)[2]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      *reinterpret_cast<std::uint32_t*>(to + i * 64 + static_cast<int>(threadIdx.x) % 32 * 2) = b[i / 2].x[i % 2];
+  }
+
   static __device__ a_type make_a(const float (&x)[8]) {
     return {{pack<T>(x[0], x[1]), pack<T>(x[2], x[3]), pack<T>(x[4], x[5]), pack<T>(x[6], x[7])}};
   }
@@ -279,6 +302,22 @@ struct fragments<float> {
     const lane_place at;
 #pragma unroll
     for (int e = 0; e < 8; ++e) b[e / 4].x[e % 4] = from[(2 * at.t + e % 2 + e / 2 % 2 * 8) * Stride + at.g + e / 4 * 8];
+  }
+
+  static __device__ void load_block(b_type (&b)[2], const float* from) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 two = *reinterpret_cast<const float2*>(from + i * 64 + static_cast<int>(threadIdx.x) % 32 * 2);
+      b[i / 2].x[i % 2 * 2] = two.x;
+      b[i / 2].x[i % 2 * 2 + 1] = two.y;
+    }
+  }
+
+  static __device__ void store_block(float* to, const b_type (&b)[2]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      *reinterpret_cast<float2*>(to + i * 64 + static_cast<int>(threadIdx.x) % 32 * 2) = {b[i / 2].x[i % 2 * 2],
+                                                                                          b[i / 2].x[i % 2 * 2 + 1]};
   }
 
   static __device__ a_type make_a(const float (&x)[8]) { return {{x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]}}; }

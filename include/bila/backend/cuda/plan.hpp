@@ -47,6 +47,7 @@ struct working {
 /// Chunks are whole panels of every tile; beyond 2^30 tokens one is as long as another.
 inline index_t chunk_of(index_t size) { return ((std::clamp)(size, index_t{1}, index_t{1} << 30) + 127) / 128 * 128; }
 
+/// Tokens of a chunk where all have one state; what is no longer is summed up where it is read.
 inline constexpr index_t one_state_chunk = 512;
 
 /// The head size that a kernel is compiled for.
@@ -143,11 +144,16 @@ void launch_walk(launcher& launch, const sequence_plan& s, const walk_call<T>& c
   launch("walk", walk<T, D, Tiles, Finish>, tasks, memory::threads, sizeof(memory), call, finish, tasks);
 }
 
-template <int D, class Finish, class T>
+/// Whether a product and its mirror are had at once: where a row is whole, and registers are left for both.
+template <class T, int D, class Tiles>
+inline constexpr bool mirrors =
+    sizeof(T) == 2 && walk_memory<T, D, Tiles, as_it_is>::slices == 1 && read_memory<T, D, Tiles, as_it_is>::slices == 1;
+
+template <int D, class Tiles, class Finish, class T>
 void launch_read(launcher& launch, const sequence_plan& s, const read_call<T>& call, const Finish& finish) {
-  using memory = read_memory<T, D>;
+  using memory = read_memory<T, D, Tiles, Finish>;
   const index_t tasks = s.units(memory::rows_per_task) * call.product.H * memory::slices;
-  launch("read_state", read_state<T, D, Finish>, tasks, memory::threads, sizeof(memory), call, finish, tasks);
+  launch("read_state", read_state<T, D, Tiles, Finish>, tasks, memory::threads, sizeof(memory), call, finish, tasks);
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES

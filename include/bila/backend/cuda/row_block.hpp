@@ -41,14 +41,23 @@ struct product_call {
 /// Rows leave through the norm.
 template <class Norm>
 struct normalised {
-  static constexpr bool learns = false, sums_rows = Norm::uses_row_sum;
+  static constexpr bool learns = false, sums_rows = Norm::uses_row_sum, mirrors = false;
   Norm norm;
   float scale;
 };
 
 /// Rows leave as they are: a gradient.
 struct as_it_is {
-  static constexpr bool learns = true, sums_rows = false;
+  static constexpr bool learns = true, sums_rows = false, mirrors = false;
+};
+
+/// And with them the mirrored product, of the same keys, values and states: sum_j M_ij (partner_i . v_j) k_j.
+template <class T>
+struct with_mirror {
+  static constexpr bool learns = true, sums_rows = false, mirrors = true;
+  tensor_view<T> out;
+  bool fast_out;
+  tensor_view<float> sum;  // as in product_call
 };
 
 /// The smaller one; a NaN, if one is.
@@ -65,48 +74,62 @@ __device__ inline float sum_of_row(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/// The two halves of a number that is stored in T, for a product that shall see all of it.
-template <class T>
-__device__ float high_part(float x) {
-  return wide(narrow<T>(x));
-}
-
-/// `Panel` keys, D features, and as many values, E, in shared memory, with what is asked about each.
+/// `Panel` tokens in shared memory: keys of D features, and as many values, E.
 template <class T, int D, int E, int Panel>
-struct key_panel {
+struct token_panel {
   static constexpr int keys = Panel, blocks = Panel / block;
   static constexpr int pad = 16 / static_cast<int>(sizeof(T));  // so that 8 rows are in different banks
   static constexpr int k_stride = D + pad, v_stride = E + pad;
   alignas(16) T k[Panel * k_stride];
   alignas(16) T v[Panel * v_stride];
+  alignas(16) float bias[Panel];
+
+  template <int Threads>
+  __device__ void load_k(const operand<T>& of, const rows<const T>& from) {
+    load_tokens<Panel, D, k_stride, Threads>(k, from, of.fast);
+  }
+  template <int Threads>
+  __device__ void load_v(const operand<T>& of, const rows<const T>& from) {
+    load_tokens<Panel, E, v_stride, Threads>(v, from, of.fast);
+  }
+
+  /// Starts to copy `there` tokens, of which k and v are the first; what is not there becomes zero. `numbers`: bias, or null.
+  template <int Threads>
+  __device__ void load(const operand<T>& of_k, const T* first_k, const operand<T>& of_v, const T* first_v, int there,
+                       const float* numbers, index_t entry, int first_v_feature = 0) {
+    const auto rows_of = [&](const operand<T>& x, const T* data, int first) {
+      return rows<const T>{data, there, x.x.features() - first, x.x.strides[2], x.x.strides[3]};
+    };
+    load_k<Threads>(of_k, rows_of(of_k, first_k, 0));
+    load_v<Threads>(of_v, rows_of(of_v, first_v, first_v_feature));
+    if (numbers != nullptr) load_numbers<Threads>(bias, numbers + entry, Panel, (there + block - 1) / block * block);
+  }
+};
+
+/// And what is asked about each.
+template <class T, int D, int E, int Panel>
+struct key_panel : token_panel<T, D, E, Panel> {
+  using token_panel<T, D, E, Panel>::blocks;
   alignas(16) float weights[weight_kinds][Panel];
   alignas(16) both_ways<exponent<T>> sums[Panel];
   both_ways<exponent<T>> block_sums[blocks];
-  alignas(16) float bias[Panel];
 
-  /// Starts to copy `there` tokens, of which k and v are the first, with weights from one kind to another; what is not there
-  /// becomes zero. `numbers`: bias, or null.
+  /// With weights from one kind to another.
   template <int Threads>
   __device__ void load(const operand<T>& of_k, const T* first_k, const operand<T>& of_v, const T* first_v, int there,
                        const gap_table<exponent<T>>& gaps, index_t entry, weight_kind first_kind, weight_kind last_kind,
                        bool with_sums, const float* numbers, int first_v_feature = 0) {
-    const auto rows_of = [&](const operand<T>& x, const T* data, int first) {
-      return rows<const T>{data, there, x.x.features() - first, x.x.strides[2], x.x.strides[3]};
-    };
-    load_tokens<Panel, D, k_stride, Threads>(k, rows_of(of_k, first_k, 0), of_k.fast);
-    load_tokens<Panel, E, v_stride, Threads>(v, rows_of(of_v, first_v, first_v_feature), of_v.fast);
+    token_panel<T, D, E, Panel>::template load<Threads>(of_k, first_k, of_v, first_v, there, numbers, entry, first_v_feature);
+    if (gaps.weights == nullptr) return;
     const int entries = (there + block - 1) / block * block;
-    if (gaps.weights != nullptr) {
-      constexpr int vectors = Panel / 4;
-      for (int i = first_kind * vectors + static_cast<int>(threadIdx.x); i < (last_kind + 1) * vectors; i += Threads) {
-        const int kind = i / vectors, n = i % vectors * 4;
-        copy_async(&weights[kind][n], gaps.weight(static_cast<weight_kind>(kind), entry + n), n < entries);
-      }
-      if (with_sums) load_numbers<Threads>(sums, gaps.sums + entry, Panel, entries);
-      if (const int i = static_cast<int>(threadIdx.x); i < blocks)  // too few, and not aligned, for copies of more than one
-        copy_one_async(block_sums + i, gaps.block_sums + entry / block + i, i < entries / block);
+    constexpr int vectors = Panel / 4;
+    for (int i = first_kind * vectors + static_cast<int>(threadIdx.x); i < (last_kind + 1) * vectors; i += Threads) {
+      const int kind = i / vectors, n = i % vectors * 4;
+      copy_async(&weights[kind][n], gaps.weight(static_cast<weight_kind>(kind), entry + n), n < entries);
     }
-    if (numbers != nullptr) load_numbers<Threads>(bias, numbers + entry, Panel, entries);
+    if (with_sums) load_numbers<Threads>(sums, gaps.sums + entry, Panel, entries);
+    if (const int i = static_cast<int>(threadIdx.x); i < blocks)  // too few, and not aligned, for copies of more than one
+      copy_one_async(block_sums + i, gaps.block_sums + entry / block + i, i < entries / block);
   }
 };
 
@@ -144,12 +167,13 @@ class left_operand {
   typename F::a_type held_[Held ? D / block : 1];
 };
 
-/// Sixteen rows of the result, 16 x E, in the registers of a warp. AtOnce: blocks of keys whose products do not wait for each other.
+/// Sixteen rows of the result, 16 x E, in the registers of a warp. AtOnce: blocks of keys whose products do not wait for each
+/// other.
 template <class T, int D, int E, class Finish, bool HoldQ, bool HoldPartner, int AtOnce>
 struct row_block {
   using F = fragments<T>;
   using sum = exponent<T>;
-  static constexpr bool learns = Finish::learns, sums_rows = Finish::sums_rows;
+  static constexpr bool learns = Finish::learns, sums_rows = Finish::sums_rows, mirrors = Finish::mirrors;
   static constexpr int stride = D + 16 / static_cast<int>(sizeof(T));
 
   lane_place lane;
@@ -157,9 +181,10 @@ struct row_block {
   left_operand<T, E, HoldPartner> partner;
   float read_forward[2] = {1, 1}, read_backward[2] = {1, 1};  // the weights of rows g and g + 8
   float row_bias[2] = {1, 1};
-  float N[E / 8][4] = {}, Z[4] = {};  // (16, E) (16, 8), whose columns are all the row sum
-  sum left = 0, right = 0;            // what lies between this block and the next one to be met
-  float dots[2][3] = {};              // of row g + 8 half: partner . N from the left, from the right, from the right's state
+  float N[E / 8][4] = {}, Z[4] = {};          // (16, E) (16, 8), whose columns are all the row sum
+  float mirror[mirrors ? D / 8 : 1][4] = {};  // (16, D)
+  sum left = 0, right = 0;                    // what lies between this block and the next one to be met
+  float dots[2][3] = {};  // of row g + 8 half: partner . N from the left, from the right, from the right's state
 
   /// A (16, 16 Count) = a k^T for blocks of keys; their products do not wait for each other.
   template <int Stride, int Depth, int Count, class Left>
@@ -187,19 +212,15 @@ struct row_block {
       for (int e = 0; e < 8; ++e) A[i][e] = s[i][e / 4][e % 4];
   }
 
-  template <class Panel>
-  __device__ __forceinline__ void apply(const Panel& here, int j, const float (&A)[8]) {
-    const typename F::a_type a = F::make_a(A);
-    if constexpr (sums_rows) {
-      const float one[4] = {1, 1, 1, 1};
-      F::add_product(Z, a, F::make_b(one));
-    }
+  /// to += A v, with A (16, 16) and v (16, Width).
+  template <int Stride, int Width>
+  __device__ __forceinline__ static void add_values(float (&to)[Width / 8][4], const typename F::a_type& A, const T* v) {
 #pragma unroll
-    for (int n = 0; n < E / 16; ++n) {
+    for (int n = 0; n < Width / 16; ++n) {
       typename F::b_type b[2];
-      F::template load_b<Panel::v_stride>(b, here.v + j * block * Panel::v_stride + n * 16);
-      F::add_product(N[2 * n], a, b[0]);
-      F::add_product(N[2 * n + 1], a, b[1]);
+      F::template load_b<Stride>(b, v + n * 16);
+      F::add_product(to[2 * n], A, b[0]);
+      F::add_product(to[2 * n + 1], A, b[1]);
     }
   }
 
@@ -226,6 +247,24 @@ struct row_block {
           right += here.block_sums[j].backward;
         }
     }
+    const auto weigh = [&](int j, float(&A)[8]) {
+      if (j == own) {
+        weigh_own(c, here, j, A, weighted);
+      } else if (weighted) {
+        const float r[2] = {between[j] * (j < own ? read_forward[0] : read_backward[0]),
+                            between[j] * (j < own ? read_forward[1] : read_backward[1])};
+        const float* const w = here.weights[j < own ? write_forward : write_backward] + j * block + 2 * lane.t;
+#pragma unroll
+        for (int e = 0; e < 8; e += 2) {
+          const float2 two = *reinterpret_cast<const float2*>(w + e / 4 * 8);
+          A[e] *= r[e / 2 % 2] * two.x;
+          A[e + 1] *= r[e / 2 % 2] * two.y;
+        }
+      }
+      if ((j < own && !c.left) || (j > own && !c.right))
+#pragma unroll
+        for (int e = 0; e < 8; ++e) A[e] = 0;
+    };
 #pragma unroll
     for (int first = 0; first < blocks; first += at_once) {
       if (first * block >= count || (!c.left && first + at_once <= own) || (!c.right && first > own)) continue;
@@ -247,38 +286,37 @@ struct row_block {
                 A[i][e + 2 * half + 1] += row_bias[half] * of_key.y;
               }
             }
-        if (j == own) {
-          weigh_own(c, here, j, A[i], weighted);
-        } else if (weighted) {
-          const float r[2] = {between[j] * (j < own ? read_forward[0] : read_backward[0]),
-                              between[j] * (j < own ? read_forward[1] : read_backward[1])};
-          const float* const w = here.weights[j < own ? write_forward : write_backward] + j * block + 2 * lane.t;
-#pragma unroll
-          for (int e = 0; e < 8; e += 2) {
-            const float2 two = *reinterpret_cast<const float2*>(w + e / 4 * 8);
-            A[i][e] *= r[e / 2 % 2] * two.x;
-            A[i][e + 1] *= r[e / 2 % 2] * two.y;
-          }
-        }
-        if ((j < own && !c.left) || (j > own && !c.right))
-#pragma unroll
-          for (int e = 0; e < 8; ++e) A[i][e] = 0;
+        weigh(j, A[i]);
       }
       if constexpr (learns)
-        if (c.dots != nullptr) {  // partner_i . (sum_j A_ij v_j) = sum_j A_ij (partner_i . v_j)
+        if (mirrors || c.dots != nullptr) {  // partner_i . (sum_j A_ij v_j) = sum_j A_ij (partner_i . v_j)
           float P[at_once][8];
           multiply_keys<Panel::v_stride, E>(partner, here.v + first * block * Panel::v_stride, P);
+          if (c.dots != nullptr)
 #pragma unroll
-          for (int i = 0; i < at_once; ++i)
+            for (int i = 0; i < at_once; ++i)
 #pragma unroll
-            for (int e = 0; e < 8; ++e) {
-              const int row = lane.g + e / 2 % 2 * 8 + own * block, key = 2 * lane.t + e % 2 + e / 4 * 8 + (first + i) * block;
-              if (key < row) dots[e / 2 % 2][0] += A[i][e] * P[i][e];
-              if (key > row) dots[e / 2 % 2][1] += A[i][e] * P[i][e];
+              for (int e = 0; e < 8; ++e) {
+                const int row = lane.g + e / 2 % 2 * 8 + own * block, key = 2 * lane.t + e % 2 + e / 4 * 8 + (first + i) * block;
+                if (key < row) dots[e / 2 % 2][0] += A[i][e] * P[i][e];
+                if (key > row) dots[e / 2 % 2][1] += A[i][e] * P[i][e];
+              }
+          if constexpr (mirrors)
+#pragma unroll
+            for (int i = 0; i < at_once; ++i) {
+              weigh(first + i, P[i]);
+              add_values<Panel::k_stride, D>(mirror, F::make_a(P[i]), here.k + (first + i) * block * Panel::k_stride);
             }
         }
 #pragma unroll
-      for (int i = 0; i < at_once; ++i) apply(here, first + i, A[i]);
+      for (int i = 0; i < at_once; ++i) {
+        const typename F::a_type a = F::make_a(A[i]);
+        if constexpr (sums_rows) {
+          const float one[4] = {1, 1, 1, 1};
+          F::add_product(Z, a, F::make_b(one));
+        }
+        add_values<Panel::v_stride, E>(N, a, here.v + (first + i) * block * Panel::v_stride);
+      }
     }
   }
 
@@ -339,12 +377,38 @@ struct row_block {
         }
       }
     }
-    if (learns && c.sum.data != nullptr) {
-      const rows<float> to = head_rows(c.sum, row, h, token, there);
-      store_rows<E>(to.columns(first_column, to.width - first_column), N, false);
-    } else if (c.out.data != nullptr) {
-      const rows<T> to = head_rows(c.out, row, h, token, there);
-      store_rows<E>(to.columns(first_column, to.width - first_column), N, c.fast_out);
+    write(c, N, row, h, token, there, first_column);
+  }
+
+  /// The same of the mirrored product.
+  __device__ __forceinline__ void leave_mirror(const Finish& finish, index_t row, index_t h, index_t token, int there) const {
+    write(finish, mirror, row, h, token, there, 0);
+  }
+
+  /// How the rows weigh what they read of the states before and behind them, by half of the rows and way: S, and z with r_i.
+  __device__ __forceinline__ void weigh_states(float (&of_S)[2][2], float (&of_z)[2][2], bool biased, float scale_before,
+                                               float scale_behind) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float read[2] = {fast_exp(left) * read_forward[half], fast_exp(right) * read_backward[half]};
+#pragma unroll
+      for (int way = 0; way < 2; ++way) {
+        of_S[half][way] = read[way] * (way == 0 ? scale_before : scale_behind);
+        of_z[half][way] = biased ? read[way] * row_bias[half] : 0;
+      }
+    }
+  }
+
+ private:
+  template <int Width, class Call>
+  __device__ __forceinline__ static void write(const Call& to, const float (&x)[Width][4], index_t row, index_t h, index_t token,
+                                               int there, int first_column) {
+    if (learns && to.sum.data != nullptr) {
+      const rows<float> all = head_rows(to.sum, row, h, token, there);
+      store_rows<Width * 8>(all.columns(first_column, all.width - first_column), x, false);
+    } else if (to.out.data != nullptr) {
+      const rows<T> all = head_rows(to.out, row, h, token, there);
+      store_rows<Width * 8>(all.columns(first_column, all.width - first_column), x, to.fast_out);
     }
   }
 };

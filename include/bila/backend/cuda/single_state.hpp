@@ -2,6 +2,8 @@
 // All ones: every row reads the one state that all keys are in.
 //
 //     N_i = q_i S + r_i z,   Z_i = q_i z
+//
+// The state of a short sequence is summed up by those who read it, in registers; that of a long one by `sum_chunks` beforehand.
 #pragma once
 
 #include <bila/backend/cuda/states.hpp>
@@ -12,8 +14,8 @@ inline namespace BILA_CUDA_ARCHITECTURES {
 template <class T>
 struct read_call {
   product_call<T> product;
-  state_table<T> states;  // where the scan left it: in the first chunk's place
-  sequences of_states;    // the keys'
+  state_table<T> states;  // where the scan left it: in the first chunk's place; null: it is yet to be summed up
+  sequences of_keys;
   index_t states_chunk;
   bool transposed;  // its rows are features of what is read
 };
@@ -21,48 +23,59 @@ struct read_call {
 template <class T>
 struct read_task {
   index_t row, h, token, entry, count, state;
+  index_t key_entry, keys;  // yet to be summed up
+  const T *k, *v;           // of the first key, v's first column
   int first_column;
 
-  __device__ void locate(const read_call<T>& c, index_t task, int slices, int slice, index_t size) {
+  __device__ void locate(const read_call<T>& r, index_t task, int slices, int slice, index_t size) {
+    const product_call<T>& c = r.product;
     const index_t number = slices == 1 ? task : divide(task, slices);
     first_column = static_cast<int>(task - number * slices) * slice;
-    const sequences& s = c.product.s;
-    const place at = s.find(number, c.product.H, size);
-    const index_t first = at.unit * size, left = s.tokens(at.n) - first;
+    const place at = c.s.find(number, c.H, size);
+    const index_t first = at.unit * size, left = c.s.tokens(at.n) - first;
     count = left <= 0 ? 0 : left < size ? left : size;
     if (count == 0) return;
-    row = s.row(at.n);
+    row = c.s.row(at.n);
     h = at.h;
-    token = s.first(at.n) + first;
-    entry = s.first_entry(at.n, at.h, c.product.H) + first;
-    state = 2 * c.of_states.number({at.n, at.h, 0}, c.product.H, c.states_chunk);
+    token = c.s.first(at.n) + first;
+    entry = c.s.first_entry(at.n, at.h, c.H) + first;
+    if (r.states.S != nullptr) {
+      state = 2 * r.of_keys.number({at.n, at.h, 0}, c.H, r.states_chunk);
+      keys = 0;
+      return;
+    }
+    const index_t first_key = r.of_keys.first(at.n);
+    key_entry = entry - first;
+    keys = r.of_keys.tokens(at.n);
+    k = c.k.tokens(row, h, first_key, keys).data;
+    v = c.v.tokens(row, h, first_key, keys).data + first_column * c.v.x.strides[3];
   }
 };
 
-template <class T, int D>
+template <class T, int D, class Tiles, class Finish>
 struct read_memory {
-  static constexpr int slice = D < 64 ? D : 64, slices = D / slice;
-  static constexpr int warps = D * sizeof(T) > 512 ? 2 : 4, rows = warps * block, threads = warps * 32;
-  static constexpr int pad = 16 / static_cast<int>(sizeof(T)), stride = D + pad, slice_stride = slice + pad;
-  static constexpr int per_sm = D <= 64 && sizeof(T) == 2 ? 5 : 1;  // 4 and 6 are slower
-  static constexpr index_t rows_per_task = 512;                     // so that reading the state is little beside them
-  alignas(16) T S[D * slice_stride > slice* stride ? D* slice_stride : slice* stride];
-  alignas(16) T q[2][rows * stride];
-  alignas(16) float z[D];
+  static constexpr walk_tile Tile = Tiles::one_state(static_cast<int>(sizeof(T)), D);
+  static constexpr int slice = D < Tile.slice ? D : Tile.slice, slices = D / slice;
+  static constexpr int warps = Tile.panel / block, threads = warps * 32;
+  static constexpr index_t rows_per_task = 512;  // so that reading the state is little beside them
+  static constexpr extra Extra = extra_of<Finish>;
+  static_assert(!Finish::mirrors || slices == 1, "a mirrored row is a sum over all columns");
+  alignas(16) token_panel<T, D, slice, Tile.panel> stages[Tile.stages];  // k and v, then q and its partner
+  stored_state<T, D, slice, Extra> state;
   read_task<T> task;
 };
 
-template <class T, int D, class Finish>
-BILA_KERNEL void __launch_bounds__(read_memory<T, D>::threads, read_memory<T, D>::per_sm)
+template <class T, int D, class Tiles, class Finish>
+BILA_KERNEL void __launch_bounds__(read_memory<T, D, Tiles, Finish>::threads, read_memory<T, D, Tiles, Finish>::Tile.per_sm)
     read_state(const __grid_constant__ read_call<T> r, const __grid_constant__ Finish finish, const index_t tasks) {
-  using memory = read_memory<T, D>;
-  using F = fragments<T>;
-  constexpr int stride = memory::stride, slice = memory::slice, slice_stride = memory::slice_stride, threads = memory::threads;
+  using memory = read_memory<T, D, Tiles, Finish>;
+  constexpr walk_tile Tile = memory::Tile;
+  constexpr int panel = Tile.panel, slice = memory::slice, threads = memory::threads;
+  constexpr bool learns = Finish::learns, hold_q = D <= 64 && sizeof(T) == 2;
   extern __shared__ __align__(16) unsigned char bila_shared[];
   memory& shared = *reinterpret_cast<memory*>(bila_shared);
   const product_call<T>& c = r.product;
   const int warp = warp_number(), mine = warp * block;
-  const lane_place lane;
 
   for (index_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     __syncthreads();
@@ -70,77 +83,63 @@ BILA_KERNEL void __launch_bounds__(read_memory<T, D>::threads, read_memory<T, D>
     __syncthreads();
     const read_task<T>& at = shared.task;
     if (at.count == 0) continue;
-    const auto load = [&](int step) {
-      const index_t from = static_cast<index_t>(step) * memory::rows, left = at.count - from;
-      if (left > 0)
-        load_tokens<memory::rows, D, stride, threads>(shared.q[step % 2], c.q.tokens(at.row, at.h, at.token + from, left),
-                                                      c.q.fast);
-      close_copies();
-    };
-    const T* const S = r.states.S + at.state * D * D;
-    if (r.transposed)
-      load_tokens<slice, D, stride, threads>(shared.S, rows<const T>{S + at.first_column * D, slice, D, D, 1}, true);
-    else
-      load_tokens<D, slice, slice_stride, threads>(shared.S, rows<const T>{S + at.first_column, D, slice, D, 1}, true);
-    load_numbers<threads>(shared.z, r.states.z + at.state * D, D, D);
-    load(0);
-    const float unit = r.states.unit[at.state];
-    const int steps = static_cast<int>((at.count + memory::rows - 1) / memory::rows);
-#pragma unroll 1
-    for (int step = 0; step < steps; ++step) {
-      load(step + 1);
-      wait_for_copies<1>();
-      __syncthreads();
-      const index_t from = static_cast<index_t>(step) * memory::rows + mine;
-      const int there = up_to(at.count - from, block);
-      if (there > 0) {
-        const T* const here = shared.q[step % 2] + mine * stride;
-        row_block<T, D, slice, Finish, (D <= 64 && sizeof(T) == 2), true, 1> rows;
-        rows.q.take(here);
-#pragma unroll
-        for (int n = 0; n < slice / 16; ++n)
-#pragma unroll
-          for (int k = 0; k < D / block; ++k) {
-            typename F::b_type b[2];
-            if (r.transposed)
-              F::template load_b_transposed<stride>(b, shared.S + n * 16 * stride + k * block);
-            else
-              F::template load_b<slice_stride>(b, shared.S + k * block * slice_stride + n * 16);
-            const typename F::a_type a = rows.q(k);
-            F::multiply(rows.N[2 * n], a, b[0]);
-            F::multiply(rows.N[2 * n + 1], a, b[1]);
-          }
-        float row_bias[2] = {0, 0};
-        if (Finish::learns && c.biased)
-#pragma unroll
-          for (int half = 0; half < 2; ++half)
-            row_bias[half] = c.row_bias == nullptr ? 1 : c.row_bias[at.entry + from + lane.g + 8 * half];
-#pragma unroll
-        for (int n = 0; n < slice / 8; ++n)
-#pragma unroll
-          for (int e = 0; e < 4; ++e)
-            rows.N[n][e] = unit * rows.N[n][e] +
-                           (Finish::learns ? row_bias[e / 2] * shared.z[at.first_column + n * 8 + 2 * lane.t + e % 2] : 0.0f);
-        if constexpr (Finish::sums_rows) {
-#pragma unroll
-          for (int k = 0; k < D / block; ++k) {  // z in two halves, columns 0 and 1
-            float b[4];
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              const float x = lane.g > 1 ? 0 : shared.z[k * block + 2 * lane.t + e % 2 + e / 2 * 8] * inverse_of_power(unit);
-              const float high = high_part<T>(x);
-              b[e] = lane.g % 2 == 0 ? high : x - high;
-            }
-            F::multiply(rows.Z, rows.q(k), F::make_b(b));
-          }
-          const int quad = static_cast<int>(threadIdx.x) % 32 / 4 * 4;
-#pragma unroll
-          for (int half = 0; half < 2; ++half)
-            rows.Z[2 * half] = unit * __shfl_sync(0xffffffffu, rows.Z[2 * half] + rows.Z[2 * half + 1], quad);
-        }
-        rows.leave(c, finish, at.row, at.h, at.token + from, at.entry + from, there, at.first_column, nullptr);
+    const auto panels_of = [](index_t count) { return static_cast<int>((count + panel - 1) / panel); };
+    const int sums = panels_of(at.keys), steps = sums + panels_of(at.count);
+    const auto load = [&](auto& to, int step) {
+      if (step < sums) {
+        const index_t from = static_cast<index_t>(step) * panel;
+        to.template load<threads>(c.k, at.k + from * c.k.x.strides[2], c.v, at.v + from * c.v.x.strides[2],
+                                  up_to(at.keys - from, panel), learns ? c.column_bias : nullptr, at.key_entry + from,
+                                  at.first_column);
+      } else {
+        const index_t from = static_cast<index_t>(step - sums) * panel, there = at.count - from;
+        to.template load_k<threads>(c.q, c.q.tokens(at.row, at.h, at.token + from, there));
+        if constexpr (Finish::mirrors)
+          to.template load_v<threads>(c.partner, c.partner.tokens(at.row, at.h, at.token + from, there));
       }
+    };
+    carried_state<T, D, slice, memory::warps, memory::Extra, passage::forward> carried(warp);
+    if (r.states.S == nullptr)
+      carried.clear();
+    else
+      carried.read(r.states, at.state, at.first_column, r.transposed);
+    const auto arrive_at = [&](
+        int i) -> const auto& {  // what is loaded for step i, while the copies for the next one are on their way
+      wait_for_copies<(Tile.stages > 1 ? Tile.stages - 2 : 0)>();
       __syncthreads();
+      const int next = i + Tile.stages - 1;
+      if (next < steps) load(shared.stages[next % Tile.stages], next);
+      close_copies();
+      if (Tile.stages == 1) {
+        wait_for_copies<0>();
+        __syncthreads();
+      }
+      return shared.stages[(i + Tile.stages) % Tile.stages];
+    };
+#pragma unroll 1
+    for (int i = 1 - Tile.stages; i < sums; ++i) {
+      const auto& here = arrive_at(i);
+      if (i >= 0) carried.template add<false>(here, learns && c.column_bias != nullptr, carried);
+    }
+    carried.store(shared.state);
+#pragma unroll 1
+    for (int i = sums; i < steps; ++i) {
+      const auto& here = arrive_at(i);
+      const index_t from = static_cast<index_t>(i - sums) * panel + mine;
+      const int there = up_to(at.count - from, block);
+      if (there <= 0) continue;
+      row_block<T, D, slice, Finish, hold_q, false, 1> rows;
+      rows.q.take(here.k + mine * here.k_stride);
+      if constexpr (Finish::mirrors) rows.partner.take(here.v + mine * here.v_stride);
+      if (learns && !Finish::mirrors && c.row_bias != nullptr)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) rows.row_bias[half] = c.row_bias[at.entry + from + rows.lane.g + 8 * half];
+      if constexpr (Finish::mirrors) {  // first: it leaves registers to the rest
+        read_mirrored_states<1>(rows, shared.state, shared.state);
+        rows.leave_mirror(finish, at.row, at.h, at.token + from, there);
+      }
+      read_states<1>(c, rows, shared.state, shared.state);
+      rows.leave(c, finish, at.row, at.h, at.token + from, at.entry + from, there, at.first_column, nullptr);
     }
   }
 }

@@ -13,8 +13,8 @@ struct product_tile {
   int warps, panel, stages, per_sm;
 };
 
-/// Of the chunkwise form: panel: tokens between two states, a warp for 16 of them; slice: columns of the state that a block of
-/// threads carries.
+/// Of the chunkwise form, and of the one state: panel: tokens between two states, or at once, a warp for 16 of them; slice: columns
+/// of the state that a block of threads carries.
 struct walk_tile {
   int panel, stages, per_sm, slice;
 };
@@ -35,6 +35,11 @@ struct tuned {
   static constexpr walk_tile walk(int bytes, int D) {
     if (bytes == 4) return D <= 64 ? walk_tile{64, 1, 2, 32} : D == 128 ? walk_tile{32, 1, 2, 32} : walk_tile{16, 1, 2, 16};
     return D <= 64 ? walk_tile{64, 2, 2, 64} : D == 128 ? walk_tile{64, 1, 2, 32} : walk_tile{32, 1, 2, 16};
+  }
+
+  static constexpr walk_tile one_state(int bytes, int D) {
+    if (bytes == 4) return D <= 64 ? walk_tile{64, 1, 2, 64} : D == 128 ? walk_tile{64, 1, 2, 32} : walk_tile{32, 1, 2, 16};
+    return D <= 64 ? walk_tile{64, 2, 4, 64} : D == 128 ? walk_tile{64, 2, 2, 64} : walk_tile{64, 2, 1, 64};
   }
 
   static constexpr summary_tile summary(int bytes, int D) {

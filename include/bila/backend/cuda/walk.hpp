@@ -59,8 +59,9 @@ struct walk_memory {
   static constexpr int slice = D < Tile.slice ? D : Tile.slice, slices = D / slice;
   static constexpr int warps = Tile.panel / block, threads = warps * 32;
   static constexpr int stride = D + 16 / static_cast<int>(sizeof(T));
-  static constexpr extra Extra = Finish::learns ? extra::of_values : Finish::sums_rows ? extra::of_keys : extra::none;
+  static constexpr extra Extra = extra_of<Finish>;
   using state = stored_state<T, D, slice, Extra>;
+  static_assert(!Finish::mirrors || slices == 1, "a mirrored row is a sum over all columns");
   static_assert(128 % Tile.panel == 0, "chunks are whole panels");
   struct stage {
     alignas(16) T q[Tile.panel * stride];
@@ -72,34 +73,56 @@ struct walk_memory {
   walk_task<T> task;
 };
 
-/// A thread's share of a stored state, on its way from device memory.
-template <int Threads, class T, int D, int E>
-struct state_share {
-  static constexpr int count = (D * E + Threads * 8 - 1) / (Threads * 8);
-  eight<T> x[count];
+/// <S, S'> + <z, z'> of a state in device memory and one at hand. A warp copies its share to shared memory, some work before it
+/// reads it there: it alone, so that warps need not meet. Its share is what it stores of a carried state, whose room that may be.
+template <int Warps, class T, int D, int E>
+class state_product {
+  using state = stored_state<T, D, E, extra::of_values>;
+  static constexpr int column_blocks = E / block, ranges = Warps / column_blocks, blocks = D / block / ranges;
+  static_assert(E <= Warps * 32);
 
-  static __device__ int place(int i) { return (i * Threads + static_cast<int>(threadIdx.x)) * 8; }
+ public:
+  __device__ explicit state_product(int warp) : column_(warp % column_blocks), first_(warp / column_blocks * blocks) {}
 
-  __device__ __forceinline__ explicit state_share(const stored_state<T, D, E, extra::of_values>& from) {
+  __device__ __forceinline__ void start(state& room, const state& from) {
+    constexpr int vector = 16 / static_cast<int>(sizeof(T));
 #pragma unroll
-    for (int i = 0; i < count; ++i)
-      if (place(i) < D * E) x[i] = *reinterpret_cast<const eight<T>*>(reinterpret_cast<const T*>(from.S) + place(i));
+    for (int n = 0; n < blocks; ++n)
+#pragma unroll
+      for (int e = 0; e < 8; e += vector) copy_whole_async(numbers(room, n) + e, numbers(from, n) + e);
+    close_copies();
+    scale_ = from.scale();
+    if (threadIdx.x < E) z_ = from.z[0][threadIdx.x];
   }
 
-  /// The warp's share of <S, S'>, units apart.
-  __device__ __forceinline__ float times(const stored_state<T, D, E, extra::of_values>& with) const {
+  /// The warp's part, in all lanes; biased: with z.
+  __device__ __forceinline__ float end(const state& room, const state& with, bool biased) const {
+    wait_for_copies<0>();
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < count; ++i)
-      if (place(i) < D * E) {
-        float a[8], b[8];
-        x[i].read(a);
-        reinterpret_cast<const eight<T>*>(reinterpret_cast<const T*>(with.S) + place(i))->read(b);
+    for (int n = 0; n < blocks; ++n) {
+      float a[8], b[8];
+      reinterpret_cast<const eight<T>*>(numbers(room, n))->read(a);
+      reinterpret_cast<const eight<T>*>(numbers(with, n))->read(b);
 #pragma unroll
-        for (int e = 0; e < 8; ++e) sum += a[e] * b[e];
-      }
+      for (int e = 0; e < 8; ++e) sum += a[e] * b[e];
+    }
+    sum *= scale_ * with.scale();
+    if (biased && threadIdx.x < E) sum += z_ * with.z[0][threadIdx.x];
+#pragma unroll
+    for (int reach = 16; reach > 0; reach /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, reach);
+    __syncwarp();
     return sum;
   }
+
+ private:
+  template <class State>
+  __device__ auto* numbers(State& x, int n) const {
+    return x.S[first_ + n][column_] + threadIdx.x % 32 * 8;
+  }
+
+  int column_, first_;  // blocks of 16 columns, of 16 features
+  float scale_, z_;
 };
 
 /// Copies whole structs to shared memory while the warps go on.
@@ -123,7 +146,7 @@ BILA_KERNEL void __launch_bounds__(walk_memory<T, D, Tiles, Finish>::threads, wa
   using state = typename memory::state;
   constexpr walk_tile Tile = memory::Tile;
   constexpr int panel = Tile.panel, threads = memory::threads, stride = memory::stride, slice = memory::slice;
-  constexpr bool learns = Finish::learns, hold_q = D <= 64 && sizeof(T) == 2;
+  constexpr bool learns = Finish::learns, hold_q = D <= 64 && sizeof(T) == 2 && !Finish::mirrors;
   extern __shared__ __align__(16) unsigned char bila_shared[];
   memory& shared = *reinterpret_cast<memory*>(bila_shared);
   const product_call<T>& c = w.product;
@@ -137,11 +160,9 @@ BILA_KERNEL void __launch_bounds__(walk_memory<T, D, Tiles, Finish>::threads, wa
     const walk_task<T>& at = shared.task;
     if (at.count == 0) continue;
     const int panels = at.panels;
-    const auto stored = [&](std::byte* states, int p) -> state& {
-      return reinterpret_cast<state*>(states)[at.state + p * memory::slices];
-    };
-    const auto stored_const = [&](const std::byte* states, int p) -> const state& {
-      return reinterpret_cast<const state*>(states)[at.state + p * memory::slices];
+    const auto stored = [&](auto* states, int p) -> auto& {
+      using X = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(states)>>, const state, state>;
+      return reinterpret_cast<X*>(states)[at.state + p * memory::slices];
     };
     const auto tokens_of = [&](int p) { return up_to(at.count - static_cast<index_t>(p) * panel, panel); };
     const auto load_keys = [&](typename memory::stage& to, int p, weight_kind first, weight_kind last) {
@@ -158,21 +179,18 @@ BILA_KERNEL void __launch_bounds__(walk_memory<T, D, Tiles, Finish>::threads, wa
     // step(stage, p) for each panel, while the copies for the next one are on their way.
     const auto for_each_panel = [&](bool backwards, const auto& load, const auto& step) {
       const auto panel_of = [&](int i) { return backwards ? panels - 1 - i : i; };
-      __syncthreads();
-      load(shared.stages[0], panel_of(0));
-      close_copies();
 #pragma unroll 1
-      for (int i = 0; i < panels; ++i) {
+      for (int i = 1 - Tile.stages; i < panels; ++i) {  // one place in the code that loads
         wait_for_copies<0>();
         __syncthreads();
-        if (Tile.stages > 1 && i + 1 < panels) load(shared.stages[(i + 1) % Tile.stages], panel_of(i + 1));
+        const int next = i + Tile.stages - 1;
+        if (next < panels) load(shared.stages[next % Tile.stages], panel_of(next));
         close_copies();
-        step(shared.stages[i % Tile.stages], panel_of(i));
         if (Tile.stages == 1) {
+          wait_for_copies<0>();
           __syncthreads();
-          if (i + 1 < panels) load(shared.stages[0], panel_of(i + 1));
-          close_copies();
         }
+        if (i >= 0) step(shared.stages[i % Tile.stages], panel_of(i));
       }
     };
 
@@ -209,10 +227,19 @@ BILA_KERNEL void __launch_bounds__(walk_memory<T, D, Tiles, Finish>::threads, wa
         [&](typename memory::stage& here, int p) {
           const int there = up_to(tokens_of(p) - mine, block);
           const index_t from = static_cast<index_t>(p) * panel + mine;
-          state& before = shared.before[p % 2];
+          // The other one is room for the jumps until the state goes on; nothing goes on where rows do not look to the left.
+          state &before = shared.before[c.left ? p % 2 : 0], &next = shared.before[c.left ? (p + 1) % 2 : 1];
+          state_product<memory::warps, T, D, slice> jump(warp);
+          const bool jumps = learns && w.jumps != nullptr;
+          const auto write_jump = [&](int way, float part) {
+            const index_t slice_number = at.first_column / slice, number = at.state + p * memory::slices - slice_number;
+            if (threadIdx.x % 32 == 0) w.jumps[(2 * number + way * memory::slices + slice_number) * memory::warps + warp] = part;
+          };
+          if constexpr (learns)
+            if (jumps && c.right) jump.start(next, stored(w.states_before, p));
           if (there > 0) {
-            row_block<T, D, slice, Finish, hold_q, true, D <= 64 ? 4 : 2> rows;
-            if (learns && c.dots != nullptr) {
+            row_block<T, D, slice, Finish, hold_q, true, D <= 64 && !Finish::mirrors ? 4 : 2> rows;
+            if (Finish::mirrors || (learns && c.dots != nullptr)) {
               const bila::rows<const T> partner = c.partner.tokens(at.row, at.h, at.token + from, there);
               rows.partner.take(partner.columns(at.first_column, partner.width - at.first_column), c.partner.fast);
             }
@@ -223,30 +250,21 @@ BILA_KERNEL void __launch_bounds__(walk_memory<T, D, Tiles, Finish>::threads, wa
               rows.read_forward[half] = here.keys.weights[read_forward][i];
               rows.read_backward[half] = here.keys.weights[read_backward][i];
               if constexpr (learns)
-                if (c.row_bias != nullptr) rows.row_bias[half] = here.keys.bias[i];
+                if (!Finish::mirrors && c.row_bias != nullptr) rows.row_bias[half] = here.keys.bias[i];
             }
             rows.template meet<true>(c, here.keys, warp, tokens_of(p));
-            read_states(c, rows, before, here.behind);
+            read_states<2>(c, rows, before, here.behind);
             rows.leave(c, finish, at.row, at.h, at.token + from, at.entry + from, there, at.first_column,
                        c.dots == nullptr ? nullptr : c.dots + 3 * (at.first_column / slice) * c.entries);
+            if constexpr (Finish::mirrors) {  // last: what has left already frees registers
+              read_mirrored_states<2>(rows, before, here.behind);
+              rows.leave_mirror(finish, at.row, at.h, at.token + from, there);
+            }
           }
           if constexpr (learns)
-            if (w.jumps != nullptr) {
-              const index_t number = at.state + p * memory::slices, slice_number = at.first_column / slice;
-              float* const to = w.jumps + ((number - slice_number) * 2 + slice_number) * memory::warps + warp;
-              const bool first = threadIdx.x % 32 == 0;
-              const state &states_before = stored_const(w.states_before, p), &states_behind = stored_const(w.states_behind, p);
-              const state_share<threads, T, D, slice> of_before(states_before), of_behind(states_behind);
-              const auto write = [&](float* to, const auto& share, const state& x, const state& y) {
-                float sum = share.times(y) * x.unit * y.unit;
-                if (c.biased)
-                  for (int i = static_cast<int>(threadIdx.x); i < slice; i += threads) sum += x.z[0][i] * y.z[0][i];
-#pragma unroll
-                for (int reach = 16; reach > 0; reach /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, reach);
-                if (first) *to = sum;
-              };
-              if (c.right) write(to, of_before, states_before, here.behind);  // the states' forwards
-              if (c.left) write(to + memory::slices * memory::warps, of_behind, states_behind, before);
+            if (jumps) {
+              if (c.right) write_jump(0, jump.end(next, here.behind, c.biased));  // the states' forwards
+              if (c.left) jump.start(next, stored(w.states_behind, p));
             }
           if (!c.left) return;
           if (w.before != nullptr) {
@@ -255,7 +273,9 @@ BILA_KERNEL void __launch_bounds__(walk_memory<T, D, Tiles, Finish>::threads, wa
               *reinterpret_cast<uint4*>(to + i) = *reinterpret_cast<const uint4*>(reinterpret_cast<const std::byte*>(&before) + i);
           }
           carried.template add<true>(here.keys, learns && c.column_bias != nullptr, carried);
-          carried.store(shared.before[(p + 1) % 2]);
+          if constexpr (learns)
+            if (jumps) write_jump(1, jump.end(next, before, c.biased));
+          carried.store(next);
         });
   }
 }
