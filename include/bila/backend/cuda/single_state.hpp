@@ -6,6 +6,7 @@
 // The state of a short sequence is summed up by those who read it, in registers; that of a long one by `sum_chunks` beforehand.
 #pragma once
 
+#include <bila/backend/cuda/read_states.hpp>
 #include <bila/backend/cuda/states.hpp>
 
 namespace bila::inline v0_1::cuda::detail {

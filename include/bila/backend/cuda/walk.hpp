@@ -6,6 +6,7 @@
 // and writes the rows. A warp has one block of rows of the panel.
 #pragma once
 
+#include <bila/backend/cuda/read_states.hpp>
 #include <bila/backend/cuda/states.hpp>
 
 namespace bila::inline v0_1::cuda::detail {
