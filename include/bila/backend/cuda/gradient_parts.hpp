@@ -196,23 +196,26 @@ BILA_KERNEL void spread_gaps(const sequences s, const index_t H, const index_t c
     const index_t first = at.unit * chunk, count = s.tokens(at.n);
     if (first >= count) continue;
     const index_t entry = s.first_entry(at.n, at.h, H) + first, n = count - first < chunk ? count - first : chunk;
-    const index_t each = (n + 31) / 32, from = lane * each < n ? lane * each : n, end = from + each < n ? from + each : n;
-    for (int way = 0; way < 2; ++way) {
-      const float* const reader = way == 0 ? by_q : by_k;  // who stands behind the gap and reads what comes from before it
-      const float* const writer = way == 0 ? by_k : by_q;
-      float* const out = (way == 0 ? to.forward : to.backward) + entry;
-      const auto sum_of = [&](const float* dots, index_t i, int which) {  // of all slices of columns
-        double sum = 0;
-        for (index_t slice = 0; slice < slices; ++slice) sum += dots[3 * (slice * entries + entry + i) + which];
-        return sum;
-      };
-      const auto inside = [&](index_t i) { return sum_of(reader, i, 0) - sum_of(writer, i, 1); };
-      double later = 0, earlier = 0;
-      for (index_t i = from; i < end; ++i) {
-        later += inside(i);
-        earlier += sum_of(writer, i, 2);
+    const int count_here = static_cast<int>(n), each = (count_here + 31) / 32;
+    const int from = lane * each < count_here ? lane * each : count_here, end = from + each < count_here ? from + each : count_here;
+    // By way: what a token adds to the gaps up to its own, and to those behind it. Who stands behind a gap reads what comes from
+    // before it; from before the panel comes what the panel itself has not.
+    struct shares {
+      double later[2] = {}, earlier[2] = {};
+      __device__ void add(const float* q, const float* k) {
+        later[0] += static_cast<double>(q[0]) - static_cast<double>(k[1]), earlier[0] += static_cast<double>(k[2]);
+        later[1] += static_cast<double>(k[0]) - static_cast<double>(q[1]), earlier[1] += static_cast<double>(q[2]);
       }
-      const double earlier_here = earlier;
+    };
+    const auto of_token = [&](shares& to, int i) {
+      const float *q = by_q + 3 * (entry + i), *k = by_k + 3 * (entry + i);
+      for (index_t slice = 0; slice < slices; ++slice, q += 3 * entries, k += 3 * entries) to.add(q, k);
+    };
+    shares mine;
+    for (int i = from; i < end; ++i) of_token(mine, i);
+#pragma unroll
+    for (int way = 0; way < 2; ++way) {
+      double later = mine.later[way], earlier = mine.earlier[way];
 #pragma unroll
       for (int reach = 1; reach < 32; reach *= 2) {
         const double a = __shfl_down_sync(0xffffffffu, later, reach), b = __shfl_up_sync(0xffffffffu, earlier, reach);
@@ -220,14 +223,16 @@ BILA_KERNEL void spread_gaps(const sequences s, const index_t H, const index_t c
         if (lane >= reach) earlier += b;
       }
       const double all_earlier = __shfl_sync(0xffffffffu, earlier, 31);
-      earlier -= earlier_here;
+      earlier -= mine.earlier[way];
       const bool looks = way == 0 ? forward : backward;
       const double jump = looks ? jumps(number, way, entry, n, first + n < count) : 0;
-      double rest = later;  // from this lane's first token to the chunk's end
-      for (index_t i = from; i < end; ++i) {
-        out[i] = static_cast<float>(looks ? jump + rest + earlier : 0);
-        rest -= inside(i);
-        earlier += sum_of(writer, i, 2);
+      float* const out = (way == 0 ? to.forward : to.backward) + entry;
+      double rest = jump + later + earlier;  // of the gap before this lane's next token
+      for (int i = from; i < end; ++i) {
+        out[i] = static_cast<float>(looks ? rest : 0);
+        shares own;
+        of_token(own, i);
+        rest += own.earlier[way] - own.later[way];
       }
       if (way == 0 && first == 0 && lane == 0) to.borders[2 * (at.n * H + at.h)] = out[0];
       if (way == 1 && first + n == count && lane == 0)
