@@ -73,6 +73,31 @@ class piece_decay {
   double owed_ = 1;
 };
 
+/// The chunk, and the columns of v, that a block of threads has: worked out once by one of them, divisions of 64 bits are long.
+template <class T>
+struct chunk_task {
+  place at;
+  index_t number, row, h, token, entry, count;  // of the chunk, of its first token
+  const T *k, *v;                               // of the first token, v's first column
+  int first_column;
+
+  __device__ void locate(const sequences& s, index_t H, index_t chunk, const operand<T>& of_k, const operand<T>& of_v, index_t task,
+                         int slices, int slice) {
+    number = slices == 1 ? task : divide(task, slices);
+    first_column = static_cast<int>(task - number * slices) * slice;
+    at = s.find(number, H, chunk);
+    const index_t first = at.unit * chunk, left = s.tokens(at.n) - first;
+    count = left <= 0 ? 0 : left < chunk ? left : chunk;
+    if (count == 0) return;
+    row = s.row(at.n);
+    h = at.h;
+    token = s.first(at.n) + first;
+    entry = s.first_entry(at.n, at.h, H) + first;
+    k = of_k.tokens(row, h, token, count).data;
+    v = of_v.tokens(row, h, token, count).data + first_column * of_v.x.strides[3];
+  }
+};
+
 /// Which way a state goes, and whether panels come from before it or from behind. `against` the way, the panels' own sums are what
 /// decays, by all that lies before them.
 enum class passage { forward, backward, backward_against };

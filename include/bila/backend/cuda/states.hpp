@@ -23,35 +23,13 @@ struct summary_call {
   bool one_way;  // forward sums alone are wanted
 };
 
-/// What a block of threads sums up, worked out once by one of them.
-template <class T>
-struct summary_task {
-  index_t number, entry;  // of the chunk, of its first token
-  const T *k, *v;         // first token; v's first feature too
-  index_t count;
-  int first_column;
-
-  __device__ void locate(const summary_call<T>& c, index_t task, int slices, int slice) {
-    number = slices == 1 ? task : divide(task, slices);
-    first_column = static_cast<int>(task - number * slices) * slice;
-    const place at = c.s.find(number, c.H, c.chunk);
-    const index_t first = at.unit * c.chunk, left = c.s.tokens(at.n) - first;
-    count = left <= 0 ? 0 : left < c.chunk ? left : c.chunk;
-    if (count == 0) return;
-    const index_t row = c.s.row(at.n), token = c.s.first(at.n) + first;
-    entry = c.s.first_entry(at.n, at.h, c.H) + first;
-    k = c.k.tokens(row, at.h, token, count).data;
-    v = c.v.tokens(row, at.h, token, count).data + first_column * c.v.x.strides[3];
-  }
-};
-
 template <class T, int D, class Tiles>
 struct summary_memory {
   static constexpr summary_tile Tile = Tiles::summary(static_cast<int>(sizeof(T)), D);
   static constexpr int slice = D < Tile.slice ? D : Tile.slice, slices = D / slice;
   static constexpr int warps = Tile.panel / block, threads = warps * 32;
   alignas(16) key_panel<T, D, slice, Tile.panel> panels[Tile.stages];
-  summary_task<T> task;
+  chunk_task<T> task;
 };
 
 /// Sums up one chunk, both ways at once. S = sum_j w_j k_j v_j^T, z = sum_j w_j c_j k_j.
@@ -66,9 +44,9 @@ BILA_KERNEL void __launch_bounds__(summary_memory<T, D, Tiles>::threads, summary
 
   for (index_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     __syncthreads();
-    if (threadIdx.x == 0) shared.task.locate(c, task, memory::slices, memory::slice);
+    if (threadIdx.x == 0) shared.task.locate(c.s, c.H, c.chunk, c.k, c.v, task, memory::slices, memory::slice);
     __syncthreads();
-    const summary_task<T>& here = shared.task;
+    const chunk_task<T>& here = shared.task;
     if (here.count == 0) continue;
     const int steps = static_cast<int>((here.count + Tile.panel - 1) / Tile.panel);
     const auto load = [&](int step) {

@@ -27,30 +27,18 @@ struct walk_call {
 };
 
 template <class T>
-struct walk_task {
-  index_t row, h, token;  // of the first one
-  index_t entry;
-  index_t number, state;  // of the chunk, of its first panel's state
-  index_t count;
-  const T *q, *k, *v;  // of the first token, v's first column
-  int first_column, panels;
+struct walk_task : chunk_task<T> {
+  index_t state;  // of the first panel
+  const T* q;     // of the first token
+  int panels;
 
-  __device__ void locate(const product_call<T>& c, index_t task, int slices, int slice, int panel_size) {
-    number = slices == 1 ? task : divide(task, slices);
-    first_column = static_cast<int>(task - number * slices) * slice;
-    const place at = c.s.find(number, c.H, c.chunk);
-    const index_t first = at.unit * c.chunk, left = c.s.tokens(at.n) - first;
-    count = left <= 0 ? 0 : left < c.chunk ? left : c.chunk;
-    if (count == 0) return;
-    row = c.s.row(at.n);
-    h = at.h;
-    token = c.s.first(at.n) + first;
-    entry = c.s.first_entry(at.n, at.h, c.H) + first;
-    state = c.s.number({at.n, at.h, first / panel_size}, c.H, panel_size) * slices + first_column / slice;
-    panels = static_cast<int>((count + panel_size - 1) / panel_size);
-    q = c.q.tokens(row, h, token, count).data;
-    k = c.k.tokens(row, h, token, count).data;
-    v = c.v.tokens(row, h, token, count).data + first_column * c.v.x.strides[3];
+  __device__ void locate(const product_call<T>& c, index_t task, int slices, int slice, int panel) {
+    chunk_task<T>::locate(c.s, c.H, c.chunk, c.k, c.v, task, slices, slice);
+    if (this->count == 0) return;
+    const auto& [n, h, unit] = this->at;
+    state = c.s.number({n, h, unit * c.chunk / panel}, c.H, panel) * slices + this->first_column / slice;
+    q = c.q.tokens(this->row, h, this->token, this->count).data;
+    panels = static_cast<int>((this->count + panel - 1) / panel);
   }
 };
 
