@@ -2,6 +2,8 @@
 // The GPU's door for the way back. With dN_i, dZ_i what passes the norm, the gradient is three masked products (math 4.3):
 //
 //     dq = op([dN, dZ], [v, 1], k; f, b)    dk = op([v, 1], [dN, dZ], q; b, f)    dv = op(k, q, dN; b, f)
+//
+// of which the last two are mirrors of each other, and had at once where there are registers for both.
 #pragma once
 
 #include <bila/backend/cuda/gradient_parts.hpp>
@@ -147,17 +149,6 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
       call.entries = entries;
       return call;
     };
-    const auto carry = [&](const product_call<T>& call, bool swap, bool transposed, const auto& finish) {
-      const state_table<T>& entering = swap ? adjoints : states;
-      const bool wanted = call.dots != nullptr;
-      if (walks)
-        launch_walk<D, Tiles>(*launch, s,
-                              walk_call<T>{call, entering, transposed, swap ? adjoints_behind : behind,
-                                           wanted && !swap ? before : nullptr, behind, before, wanted && swap ? jumps : nullptr},
-                              finish);
-      else
-        launch_read<D, Tiles>(*launch, s, read_call<T>{call, entering, s.on_device, work.chunk, transposed}, finish);
-    };
     const auto complete = [&](const tensor_view<T>& out, const tensor_view<float>& sum) {
       if (sum.data != nullptr)
         (*launch)("add_heads", add_heads<T>, blocks_for(out.batches() * out.heads() * out.length() * out.features()),
@@ -166,47 +157,44 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
         (*launch)("clear_padding", clear_padding<T>, blocks_for(out.batches() * out.heads() * out.length() * out.features()),
                   threads_of_small, 0, s.on_device, out);
     };
-    const auto finish = [&](product_call<T>& call, bool swap, bool transposed, const tensor_view<T>& out,
-                            const tensor_view<float>& sum) {
+    const auto compute = [&](product_call<T> call, const tensor_view<T>& out, const tensor_view<float>& sum, bool swap,
+                             bool transposed, const auto& finish) {
       call.out = out;
       call.fast_out = has_fast_rows(out);
       call.sum = sum;
-      if (work.way == way_of_working::full)
-        launch_product<D, Tiles>(*launch, s, call, as_it_is{});
+      const state_table<T>& entering = swap ? adjoints : states;
+      const bool wanted = call.dots != nullptr;
+      if (walks)
+        launch_walk<D, Tiles>(*launch, s,
+                              walk_call<T>{call, entering, transposed, swap ? adjoints_behind : behind,
+                                           wanted && !swap ? before : nullptr, behind, before, wanted && swap ? jumps : nullptr},
+                              finish);
+      else if (work.way == way_of_working::one_state)
+        launch_read<D, Tiles>(*launch, s, read_call<T>{call, entering, s.on_device, work.chunk, transposed}, finish);
       else
-        carry(call, swap, transposed, as_it_is{});
+        launch_product<D, Tiles>(*launch, s, call, finish);
       complete(out, sum);
     };
     if (to.q.data != nullptr || of_gaps) {
-      product_call<T> call = product(slopes, v, k, false);
-      call.biased = biased;
-      call.row_bias = dZ;
-      call.partner = q;
-      call.dots = by_q;
-      finish(call, false, true, to.q, sum_q);
+      product_call<T> of_q = product(slopes, v, k, false);
+      of_q.biased = biased;
+      of_q.row_bias = dZ;
+      of_q.partner = q;
+      of_q.dots = by_q;
+      compute(of_q, to.q, sum_q, false, true, as_it_is{});
     }
     product_call<T> of_k = product(v, slopes, q, true);
     of_k.biased = biased;
     of_k.column_bias = dZ;
     of_k.partner = k;
     of_k.dots = by_k;
-    constexpr bool together = mirrors<T, D, Tiles>;
-    if (work.way != way_of_working::full && together) {  // dv is the mirrored product of dk's
-      if constexpr (together) {
-        of_k.out = to.k;
-        of_k.fast_out = has_fast_rows(to.k);
-        of_k.sum = sum_k;
-        if (to.k.data != nullptr || to.v.data != nullptr || of_gaps)
-          carry(of_k, true, true, with_mirror<T>{to.v, has_fast_rows(to.v), sum_v});
-        complete(to.k, sum_k);
-        complete(to.v, sum_v);
-      }
-      return;
-    }
-    if (to.k.data != nullptr || of_gaps) finish(of_k, true, true, to.k, sum_k);
-    if (to.v.data != nullptr) {
-      product_call<T> call = product(k, q, slopes, true);
-      finish(call, true, false, to.v, sum_v);
+    if constexpr (mirrors<T, D, Tiles>) {
+      if (to.k.data == nullptr && to.v.data == nullptr && !of_gaps) return;
+      compute(of_k, to.k, sum_k, true, true, with_mirror<T>{to.v, has_fast_rows(to.v), sum_v});
+      complete(to.v, sum_v);
+    } else {
+      if (to.k.data != nullptr || of_gaps) compute(of_k, to.k, sum_k, true, true, as_it_is{});
+      if (to.v.data != nullptr) compute(product(k, q, slopes, true), to.v, sum_v, true, false, as_it_is{});
     }
   });
 

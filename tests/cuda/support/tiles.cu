@@ -11,7 +11,7 @@ namespace test::device {
 /// One warp, one block of keys at a time, the shortest chunks, thin slices.
 struct smallest {
   static constexpr int narrowest = 64, widest = 128;
-  static constexpr bila::cuda::product_tile product(int, int) { return {1, 16, 2, 1}; }
+  static constexpr bila::cuda::product_tile product(int, int, bila::cuda::result) { return {1, 16, 2, 1}; }
   static constexpr bila::cuda::walk_tile walk(int, int) { return {16, 2, 1, 16}; }
   static constexpr bila::cuda::walk_tile one_state(int, int) { return {16, 2, 1, 16}; }
   static constexpr bila::cuda::summary_tile summary(int, int) { return {16, 2, 1, 16}; }
@@ -21,7 +21,7 @@ struct smallest {
 /// Nearly all of the shared memory of an sm_90.
 struct large {
   static constexpr int narrowest = 128, widest = 256;
-  static constexpr bila::cuda::product_tile product(int bytes, int D) {
+  static constexpr bila::cuda::product_tile product(int bytes, int D, bila::cuda::result) {
     if (bytes == 4) return {2, D <= 128 ? 128 : 64, 1, 1};
     return {4, 128, D == 128 ? 2 : 1, 1};
   }

@@ -132,7 +132,7 @@ void launch_scan(launcher& launch, const scan_call<T>& call) {
 
 template <int D, class Tiles, class Finish, class T>
 void launch_product(launcher& launch, const sequence_plan& s, const product_call<T>& call, const Finish& finish) {
-  using memory = product_memory<T, D, Tiles, Finish::learns>;
+  using memory = product_memory<T, D, Tiles, Finish>;
   const index_t tasks = s.units(memory::rows) * call.H;
   launch("multiply", multiply<T, D, Tiles, Finish>, tasks, memory::threads, sizeof(memory), call, finish, tasks);
 }

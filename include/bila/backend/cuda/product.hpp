@@ -49,14 +49,15 @@ struct product_steps {
   __device__ int panel_of(int step) const { return step <= to_left ? middle - step : middle + step - to_left; }
 };
 
-template <class T, int D, class Tiles, bool Learns>
+template <class T, int D, class Tiles, class Finish>
 struct product_memory {
-  static constexpr product_tile Tile = Tiles::product(static_cast<int>(sizeof(T)), D);
+  static constexpr product_tile Tile = Tiles::product(static_cast<int>(sizeof(T)), D, result_of<Finish>);
+  static constexpr bool learns = Finish::learns;
   static constexpr int rows = Tile.warps * block, threads = Tile.warps * 32;
   static constexpr int stride = D + 16 / static_cast<int>(sizeof(T));
   using stage = key_panel<T, D, D, Tile.panel>;
   alignas(16) T q[rows * stride];
-  alignas(16) T partner[Learns ? rows * stride : 1];
+  alignas(16) T partner[learns ? rows * stride : 1];
   alignas(16) stage stages[Tile.stages];
   product_task<T> task;
 
@@ -65,17 +66,16 @@ struct product_memory {
     const int panel = steps.panel_of(step), from = panel * Tile.panel;
     stages[step % Tile.stages].template load<threads>(c.k, task.k + from * c.k.x.strides[2], c.v, task.v + from * c.v.x.strides[2],
                                                       task.keys - from, c.gaps, task.key_entry + from, write_forward,
-                                                      write_backward, panel == steps.middle, Learns ? c.column_bias : nullptr);
+                                                      write_backward, panel == steps.middle, learns ? c.column_bias : nullptr);
   }
 
   static_assert(Tile.panel % rows == 0, "a panel holds whole blocks of rows");
 };
 
 template <class T, int D, class Tiles, class Finish>
-BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::threads,
-                                   product_memory<T, D, Tiles, Finish::learns>::Tile.per_sm)
+BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish>::threads, product_memory<T, D, Tiles, Finish>::Tile.per_sm)
     multiply(const __grid_constant__ product_call<T> c, const __grid_constant__ Finish finish, const index_t tasks) {
-  using memory = product_memory<T, D, Tiles, Finish::learns>;
+  using memory = product_memory<T, D, Tiles, Finish>;
   constexpr product_tile Tile = memory::Tile;
   constexpr int stride = memory::stride, threads = memory::threads;
   constexpr bool learns = Finish::learns;
@@ -94,7 +94,7 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::
     const product_steps walked(c, at, Tile.panel);
     load_tokens<memory::rows, D, stride, threads>(shared.q, c.q.tokens(at.row, at.h, at.token, at.rows_left), c.q.fast);
     if constexpr (learns)
-      if (c.dots != nullptr)
+      if (Finish::mirrors || c.dots != nullptr)
         load_tokens<memory::rows, D, stride, threads>(shared.partner, c.partner.tokens(at.row, at.h, at.token, at.rows_left),
                                                       c.partner.fast);
 
@@ -131,7 +131,10 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish::learns>::
       if (round < walked.steps) shared.load(c, walked, round);
       close_copies();
     }
-    if (works) rows.leave(c, finish, at.row, at.h, at.token + mine, at.entry + mine, there, 0, c.dots);
+    if (works) {
+      rows.leave(c, finish, at.row, at.h, at.token + mine, at.entry + mine, there, 0, c.dots);
+      if constexpr (Finish::mirrors) rows.leave_mirror(finish, at.row, at.h, at.token + mine, there);
+    }
     __syncthreads();
   }
 }

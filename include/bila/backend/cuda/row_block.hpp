@@ -60,6 +60,11 @@ struct with_mirror {
   tensor_view<float> sum;  // as in product_call
 };
 
+template <class Finish>
+inline constexpr result result_of = Finish::mirrors  ? result::two_gradients
+                                    : Finish::learns ? result::gradient
+                                                     : result::forward;
+
 /// The smaller one; a NaN, if one is.
 __device__ inline float lesser(float x, float y) {
   float z;

@@ -7,6 +7,9 @@
 
 namespace bila::inline v0_1::cuda {
 
+/// What a kernel gives: y, a gradient, or that by k and that by v at once.
+enum class result { forward, gradient, two_gradients };
+
 /// Of the full form: each warp has 16 rows. panel: keys in shared memory at a time, a multiple of the rows; stages: panels in
 /// flight; per_sm: blocks that shall fit a multiprocessor.
 struct product_tile {
@@ -27,9 +30,12 @@ struct tuned {
   static constexpr int narrowest = 32, widest = 256;
 
   /// For head sizes rounded up to D, of numbers of so many bytes.
-  static constexpr product_tile product(int bytes, int D) {
+  static constexpr product_tile product(int bytes, int D, result what) {
     if (bytes == 4) return D <= 64 ? product_tile{4, 64, 1, 1} : D == 128 ? product_tile{2, 32, 1, 1} : product_tile{1, 16, 1, 1};
-    return D <= 64 ? product_tile{8, 128, 1, 2} : D == 128 ? product_tile{4, 64, 1, 2} : product_tile{2, 32, 1, 2};
+    if (D <= 64 && what == result::two_gradients) return {4, 64, 1, 3};
+    return D <= 64    ? product_tile{8, 128, what == result::forward ? 2 : 1, 2}
+           : D == 128 ? product_tile{4, 64, 1, 2}
+                      : product_tile{2, 32, 1, 2};
   }
 
   static constexpr walk_tile walk(int bytes, int D) {
