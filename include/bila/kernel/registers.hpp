@@ -84,9 +84,19 @@ BILA_ALWAYS_INLINE void clear(Packet (&sum)[Rows][Packets]) {
   }
 }
 
-// Row by row: products of a stride with every row number would not fit the registers.
+/// The same number, as far as the compiler knows only from here on. Told the stride of a tile, g++ keeps its products with every
+/// row number through all tiles; they fill the registers, and `accumulate` went through memory for an operand of every step: 1.14
+/// times the time of chunkwise.
+BILA_ALWAYS_INLINE index_t anew(index_t x) {
+#if defined(__GNUC__)
+  asm volatile("" : "+r"(x));
+#endif
+  return x;
+}
+
 template <class Real, class Packet, int Rows, int Packets>
 BILA_ALWAYS_INLINE void load(Packet (&sum)[Rows][Packets], const Real* x, index_t stride) {
+  stride = anew(stride);
   BILA_UNROLL
   for (int m = 0; m < Rows; ++m, x += stride) {
     BILA_UNROLL
@@ -96,6 +106,7 @@ BILA_ALWAYS_INLINE void load(Packet (&sum)[Rows][Packets], const Real* x, index_
 
 template <class Real, class Packet, int Rows, int Packets>
 BILA_ALWAYS_INLINE void store(Real* x, index_t stride, const Packet (&sum)[Rows][Packets]) {
+  stride = anew(stride);
   BILA_UNROLL
   for (int m = 0; m < Rows; ++m, x += stride) {
     BILA_UNROLL
