@@ -68,21 +68,13 @@ struct packets {
   template <class Real>
   static BILA_NOINLINE void read(tile<Real> N, const Real* out, const Real* r, operand<Real> q, operand<Real> S, operand<Real> A,
                                  operand<Real> v, operand<Real> left, ahead* next = nullptr) {
-    constexpr index_t width = lanes<Real>;
     for_each_tile<lanes<Real>>(N.rows, N.columns, [&]<int Rows, int Packets>(index_t i, index_t d) BILA_LAMBDA_INLINE {
       packet<Real> sum[Rows][Packets];
       clear(sum);
       multiply_add<false>(sum, q.columns, q.row(i), q.stride, S.data + d, S.stride);
       scale_rows(sum, r + i);
       if (A.rows > 0) multiply_add<true>(sum, A.rows, A.data + i, A.stride, v.data + d, v.stride);
-      if (left.data != nullptr) {
-        BILA_UNROLL
-        for (int m = 0; m < Rows; ++m) {
-          BILA_UNROLL
-          for (int n = 0; n < Packets; ++n)
-            sum[m][n] = simd::padd(sum[m][n], simd::ploadu<packet<Real>>(left.row(i + m) + d + n * width));
-        }
-      }
+      if (left.data != nullptr) kernel::add(sum, left.row(i) + d, left.stride);
       if (out != nullptr) scale_rows(sum, out + i);
       store(N.row(i) + d, N.stride, sum);
       if (next != nullptr) next->ask(lines_per_tile);
@@ -97,17 +89,25 @@ struct packets {
             BILA_LAMBDA_INLINE { add_to(z + i, simd::pmul(simd::ploadu<packet<Real>>(r + i), sums)); });
   }
 
+  /// Four sums at a time: one would wait for itself.
   template <class Real>
   static BILA_NOINLINE void project_transposed(Real* z, const Real* r, operand<Real> qt, const Real* s) {
     constexpr index_t width = lanes<Real>;
-    for_each_tile<lanes<Real>>(1, qt.columns, [&]<int Rows, int Packets>(index_t, index_t i) BILA_LAMBDA_INLINE {
-      packet<Real> sum[Rows][Packets];
+    for (index_t i = 0; i < qt.columns; i += width) {
+      packet<Real> sum[4][1];
       clear(sum);
-      multiply_add<false>(sum, qt.rows, s, 0, qt.data + i, qt.stride);
-      BILA_UNROLL
-      for (int n = 0; n < Packets; ++n)
-        add_to(z + i + n * width, simd::pmul(simd::ploadu<packet<Real>>(r + i + n * width), sum[0][n]));
-    });
+      const Real* column = qt.data + i;
+      index_t c = 0;
+      for (; c + 4 <= qt.rows; c += 4) {
+        BILA_UNROLL
+        for (int n = 0; n < 4; ++n, column += qt.stride)
+          sum[n][0] = simd::pmadd(simd::pset1<packet<Real>>(s[c + n]), simd::ploadu<packet<Real>>(column), sum[n][0]);
+      }
+      for (; c < qt.rows; ++c, column += qt.stride)
+        sum[0][0] = simd::pmadd(simd::pset1<packet<Real>>(s[c]), simd::ploadu<packet<Real>>(column), sum[0][0]);
+      const auto all = simd::padd(simd::padd(sum[0][0], sum[1][0]), simd::padd(sum[2][0], sum[3][0]));
+      add_to(z + i, simd::pmul(simd::ploadu<packet<Real>>(r + i), all));
+    }
   }
 
   template <class Real>

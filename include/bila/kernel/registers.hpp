@@ -105,6 +105,17 @@ BILA_ALWAYS_INLINE void load(Packet (&sum)[Rows][Packets], const Real* x, index_
 }
 
 template <class Real, class Packet, int Rows, int Packets>
+BILA_ALWAYS_INLINE void add(Packet (&sum)[Rows][Packets], const Real* x, index_t stride) {
+  Packet more[Rows][Packets];
+  load(more, x, stride);
+  BILA_UNROLL
+  for (int m = 0; m < Rows; ++m) {
+    BILA_UNROLL
+    for (int n = 0; n < Packets; ++n) sum[m][n] = simd::padd(sum[m][n], more[m][n]);
+  }
+}
+
+template <class Real, class Packet, int Rows, int Packets>
 BILA_ALWAYS_INLINE void store(Real* x, index_t stride, const Packet (&sum)[Rows][Packets]) {
   stride = anew(stride);
   BILA_UNROLL
