@@ -30,8 +30,9 @@ template <class Kernel, direction Way, class T, class Mask>
 void fill_decays(const head<T, Mask>& x, index_t first, index_t n, double* lambda) {
   const bool starts = first == 0, ends = first + n == x.k.count;
   if constexpr (Mask::gaps == gap::per_token) {
+    lambda[0] = lambda[n] = 0;
     for (index_t m = starts; m <= n - ends; ++m) lambda[m] = x.mask.template log_decay<Way>(first + m);
-    Kernel::exponentials(lambda + starts, n + 1 - starts - ends);
+    Kernel::exponentials(lambda, n + 1);
   } else {
     std::fill_n(lambda, n + 1, x.mask.template decay<Way>(1));
   }

@@ -210,15 +210,16 @@ struct packets {
     }
   }
 
-  static void exponentials(double* x, index_t n) {
+  /// The last packet may begin inside the one before it: its logs are read first.
+  static BILA_NOINLINE void exponentials(double* x, index_t n) {
     constexpr index_t width = lanes<double>;
-    index_t t = 0;
-    for (; t + width <= n; t += width) exponential<packet<double>>(x + t);
-    if (t == n) return;
-    double rest[width] = {};  // not by another function: its last bit would depend on the place
-    std::copy(x + t, x + n, rest);
-    exponential<packet<double>>(rest);
-    std::copy(rest, rest + (n - t), x + t);
+    double few[width] = {};  // not by another function: its last bit would depend on the place
+    if (n < width) std::copy_n(x, n, few);
+    double* const last = n < width ? few : x + n - width;
+    const packet<double> logs = simd::ploadu<packet<double>>(last);
+    for (index_t t = 0; t + width < n; t += width) simd::pstoreu(x + t, exponential(simd::ploadu<packet<double>>(x + t)));
+    simd::pstoreu(last, exponential(logs));
+    if (n < width) std::copy_n(few, n, x);
   }
 
   /// A few columns at a time, whose running products stay in a register.

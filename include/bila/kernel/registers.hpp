@@ -178,10 +178,8 @@ template <class Packet, class Real>
 
 /// Eigen's exponential does not reach zero: it stops at exp(-709).
 template <class Packet>
-BILA_ALWAYS_INLINE void exponential(double* x) {
-  const Packet log = simd::ploadu<Packet>(x);
-  const Packet vanishes = simd::pcmp_lt(log, simd::pset1<Packet>(-708.0));
-  simd::pstoreu(x, simd::pandnot(simd::pexp(log), vanishes));
+BILA_ALWAYS_INLINE Packet exponential(const Packet& log) {
+  return simd::pandnot(simd::pexp(log), simd::pcmp_lt(log, simd::pset1<Packet>(-708.0)));
 }
 
 template <class Real, class Packet>
