@@ -22,11 +22,14 @@
 #define BILA_LAMBDA_INLINE __attribute__((always_inline))
 #endif
 
-// A register tile in all its sizes is 10 KB of code: once per verb and type, not once per caller.
+// A register tile in all its sizes is 10 KB of code: once per verb and type, not once per caller, nor once more for a caller's
+// constants.
 #if defined(_MSC_VER) && !defined(__clang__)
 #define BILA_NOINLINE __declspec(noinline)
-#else
+#elif defined(__clang__)
 #define BILA_NOINLINE __attribute__((noinline))
+#else
+#define BILA_NOINLINE __attribute__((noinline, noclone))
 #endif
 
 // What a GPU kernel calls too: views, masks, norms.
