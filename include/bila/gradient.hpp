@@ -67,7 +67,7 @@ template <direction Way, class Mask>
 void clear_dead_gaps(const form::head_mask<Mask>& mask, index_t count, double* gaps) {
   gaps[0] = gaps[count] = 0;
   for (index_t t = 1; t < count; ++t)
-    if (mask.template decay<Way>(t) == 0) gaps[t] = 0;
+    if (const double log = mask.template log_decay<Way>(t); log < -700 && std::exp(log) == 0) gaps[t] = 0;
 }
 
 template <class Real>

@@ -9,6 +9,7 @@
 #include <bila/kernel/registers.hpp>  // Eigen, and why nvcc must not see it
 
 #include <algorithm>
+#include <numeric>
 
 // g++ notes that a vector type loses its alignment attribute as a template argument (it is only read and written unaligned here),
 // and takes the undefined operand inside its own shuffle intrinsics for an uninitialised variable.
@@ -315,15 +316,13 @@ struct packets {
   /// One row in `Real`, the rows in double.
   template <class Real>
   [[gnu::flatten]] static BILA_NOINLINE double inner(operand<Real> a, operand<Real> b) {
-    double total = 0;
-    Real row[lanes<Real>];
-    row_sums<packet<Real>>(
-        a.rows, [&](index_t i) BILA_LAMBDA_INLINE { return products<packet<Real>>(a.row(i), b.row(i), a.columns); },
-        [&](index_t i, packet<Real> sums) BILA_LAMBDA_INLINE {
-          simd::pstoreu(row, sums);
-          for (index_t n = 0; n < (std::min)(lanes<Real>, a.rows - i); ++n) total += static_cast<double>(row[n]);
-        });
-    return total;
+    double total[lanes<Real>] = {};
+    for (index_t i = 0; i < a.rows; ++i) {
+      Real row[lanes<Real>];
+      simd::pstoreu(row, products<packet<Real>>(a.row(i), b.row(i), a.columns));
+      for (index_t n = 0; n < lanes<Real>; ++n) total[n] += static_cast<double>(row[n]);
+    }
+    return std::accumulate(total, total + lanes<Real>, 0.0);
   }
 
   template <class Real>
