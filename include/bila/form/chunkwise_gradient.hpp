@@ -283,9 +283,9 @@ struct chunkwise_gradient {
       if (apart) Kernel::add(N.to, part);
     };
     Kernel::transpose(w.Rt, R);
-    add_read(dq, w.reads_dy, dy, w.Ht, w.reads_dZ, w.h, q, w.rows);
     add_read(dk, write, v, w.Rt, write, r, k, w.columns);
     Kernel::read(dv.to, all, write, k, R, {}, {}, dv.left(), &next);
+    add_read(dq, w.reads_dy, dy, w.Ht, w.reads_dZ, w.h, q, w.rows);  // last: accumulate finds H
     if (gaps != nullptr) {
       double pass = Kernel::template inner<Real>(w.Ht, w.Rt);
       for (index_t c = 0; Norm::uses_row_sum && c < x.q.width; ++c) pass += static_cast<double>(w.h[c]) * static_cast<double>(r[c]);
