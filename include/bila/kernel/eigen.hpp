@@ -245,7 +245,7 @@ struct packets {
         Real* const row = to + a * M.stride;
         Real below[width];
         store_rounded(below, product);
-        for (index_t m = 0; m < a - first; ++m) row[m] = below[m];
+        for (index_t m = 0; m < width; ++m) row[m] += below[m];  // one of the two is 0
         product = simd::padd(product, simd::ploadu<packet<double>>(unit + width - (a - first)));
       }
       for (index_t a = last; a < n; ++a) {

@@ -24,28 +24,27 @@ struct border_weights {
   double total = 1;       // the incoming state, as the outgoing one keeps it
 };
 
+// Two products at a time: each waits for itself.
 template <class Real>
 BILA_NOINLINE void scan_forward(border_weights<Real>& w, const double* lambda, index_t n) {
-  double product = 1;
-  for (index_t i = 0; i < n; ++i) w.read[i] = static_cast<Real>(product *= lambda[i]);
-  w.total = product;
-  product = 1;
-  for (index_t j = n - 1; j >= 0; --j) {
-    w.write[j] = static_cast<Real>(product);
-    product *= lambda[j];
+  double product = 1, rest = 1;
+  for (index_t i = 0, j = n - 1; i < n; ++i, --j) {
+    w.read[i] = static_cast<Real>(product *= lambda[i]);
+    w.write[j] = static_cast<Real>(rest);
+    rest *= lambda[j];
   }
+  w.total = product;
 }
 
 template <class Real>
 BILA_NOINLINE void scan_backward(border_weights<Real>& w, const double* lambda, index_t n) {
-  double product = 1;
-  for (index_t i = n - 1; i >= 0; --i) w.read[i] = static_cast<Real>(product *= lambda[i + 1]);
-  w.total = product;
-  product = 1;
-  for (index_t j = 0; j < n; ++j) {
-    w.write[j] = static_cast<Real>(product);
-    product *= lambda[j + 1];
+  double product = 1, rest = 1;
+  for (index_t i = n - 1, j = 0; j < n; --i, ++j) {
+    w.read[i] = static_cast<Real>(product *= lambda[i + 1]);
+    w.write[j] = static_cast<Real>(rest);
+    rest *= lambda[j + 1];
   }
+  w.total = product;
 }
 
 /// The decays that a state is multiplied with, one after the other, so that their product does not drift.
