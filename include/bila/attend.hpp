@@ -138,6 +138,14 @@ complaint check_state_decays(const inputs<T>& in) {
   return wrong.empty() ? check_state_decay("initial_backward", in.initial_backward) : wrong;
 }
 
+/// What can be wrong with the tensors, whatever the mask.
+template <class T>
+BILA_NOINLINE complaint check_tensors(const inputs<T>& in, const outputs<T>& out, const state_rules& rules) {
+  complaint wrong = check(in, out);
+  if (wrong.empty()) wrong = check_states(in, out, rules);
+  return wrong.empty() ? check_state_decays(in) : wrong;
+}
+
 /// All that can be wrong with a call.
 template <class Kernel, class Form, class Mask, class Norm, class T>
 complaint check_call(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
@@ -147,9 +155,7 @@ complaint check_call(const cpu& backend, const Form& form, const Mask& mask, con
     if (wrong.empty()) wrong = form.check();
   if constexpr (requires { norm.check(); })
     if (wrong.empty()) wrong = norm.check();
-  if (wrong.empty()) wrong = check(in, out);
-  if (wrong.empty()) wrong = check_states(in, out, rules_of<Form, Mask, Norm>(in.direction));
-  if (wrong.empty()) wrong = check_state_decays(in);
+  if (wrong.empty()) wrong = check_tensors(in, out, rules_of<Form, Mask, Norm>(in.direction));
   if (wrong.empty()) wrong = check_gates_apart(written_to(out), mask);  // before its values are looked at
   if (wrong.empty()) wrong = check_mask(mask, in, geometry_of(in, out.y));
   if (!wrong.empty() || backend.workspace.empty()) return wrong;
