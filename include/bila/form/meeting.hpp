@@ -45,17 +45,23 @@ struct meeting {
   state backward;
 };
 
-/// Has the kernel write rows [first, first + n) to where the other sweep finds them: y, unless y would round them.
+/// Where the kernel writes rows [first, first + n) for the other sweep: y, unless y would round them.
+template <class Kernel, class T, class Mask, class Real>
+kernel::tile<Real> rows_to_leave(const head<T, Mask>& x, const meeting<Kernel, Real>& m, index_t first, index_t n,
+                                 kernel::tile<Real> room) {
+  if constexpr (is_narrow<T>)
+    return {m.left.row(first), n, m.left.columns, m.left.stride};
+  else
+    return kernel::results<Kernel>(x.y.slice(first, n), room);
+}
+
+/// Has the kernel write them.
 template <class Kernel, class T, class Mask, class Real, class Write>
 void leave_rows(const head<T, Mask>& x, const meeting<Kernel, Real>& m, index_t first, index_t n, kernel::tile<Real> room,
                 const Write& write) {
-  if constexpr (is_narrow<T>) {
-    write(kernel::tile<Real>{m.left.row(first), n, m.left.columns, m.left.stride});
-  } else {
-    const kernel::tile<Real> rows = kernel::results<Kernel>(x.y.slice(first, n), room);  // (n, Dv)
-    write(rows);
-    kernel::store(x.y.slice(first, n), rows);
-  }
+  const kernel::tile<Real> rows = rows_to_leave(x, m, first, n, room);  // (n, Dv)
+  write(rows);
+  if constexpr (!is_narrow<T>) kernel::store(x.y.slice(first, n), rows);
 }
 
 template <class Kernel, class T, class Mask, class Real>

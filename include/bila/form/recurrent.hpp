@@ -108,36 +108,29 @@ struct recurrent {
         const index_t then = first + (forwards ? turn + 1 : blocks - 2 - turn) * block;
         want_tokens(next, x, then, (std::min)(block, last - then));
       }
-      const auto step = [&](kernel::tile<Real> N) {
-        Real* const z = Norm::uses_row_sum ? w.z : nullptr;
-        if (duty.finish) Kernel::diagonal(N, z, static_cast<Real>(x.diagonal), q, k, v);
-        if constexpr (!forwards) std::reverse(w.z, w.z + n);
-        Kernel::steps(along<Way>(N), z, w.read, along<Way>(q), S, Norm::uses_row_sum ? s : nullptr, w.settle, w.write,
-                      along<Way>(k), along<Way>(v), w.weighted, &next);
-        if constexpr (!forwards) std::reverse(w.z, w.z + n);
-      };
-      const auto clear = [](kernel::tile<Real> N) {
-        for (index_t i = 0; i < N.rows; ++i)
-          std::fill_n(N.row(i), kernel::round_up(N.columns, Kernel::template lanes<Real>), Real(0));
-      };
       if (duty.other_left)
         std::copy_n(m.z + at, Norm::uses_row_sum ? n : 0, w.z);
       else
         std::fill_n(w.z, n, Real(0));
-      if (!duty.finish) {
-        leave_rows(x, m, at, n, w.N, [&](kernel::tile<Real> N) { clear(N), step(N); });
-        std::copy_n(w.z, Norm::uses_row_sum ? n : 0, m.z + at);
-        continue;
-      }
-      const auto N = kernel::results<Kernel>(x.y.slice(at, n), w.N);  // (n, Dv)
+      const auto N = duty.finish ? kernel::results<Kernel>(x.y.slice(at, n), w.N) : rows_to_leave(x, m, at, n, w.N);  // (n, Dv)
       if (duty.other_left) {
         const kernel::tile<const Real> left = left_rows(x, m, at, n, w.N);
         for (index_t i = 0; i < n && left.data != N.data; ++i) std::copy_n(left.row(i), left.stride, N.row(i));
       } else {
-        clear(N);
+        for (index_t i = 0; i < n; ++i) std::fill_n(N.row(i), kernel::round_up(N.columns, Kernel::template lanes<Real>), Real(0));
       }
-      step(N);
-      finish<Kernel>(x, at, N, w.z, w.out, norm, [&] { Kernel::scale(N, w.out); });
+      Real* const z = Norm::uses_row_sum ? w.z : nullptr;
+      if (duty.finish) Kernel::diagonal(N, z, static_cast<Real>(x.diagonal), q, k, v);
+      if constexpr (!forwards) reverse(w.z, n);
+      Kernel::steps(along<Way>(N), z, w.read, along<Way>(q), S, Norm::uses_row_sum ? s : nullptr, w.settle, w.write, along<Way>(k),
+                    along<Way>(v), w.weighted, &next);
+      if constexpr (!forwards) reverse(w.z, n);
+      if (duty.finish) {
+        finish<Kernel>(x, at, N, w.z, w.out, norm, [&] { Kernel::scale(N, w.out); });
+      } else {
+        if constexpr (!is_narrow<T>) kernel::store(x.y.slice(at, n), N);
+        std::copy_n(w.z, Norm::uses_row_sum ? n : 0, m.z + at);
+      }
     }
     *passed.owed = state.held();
     if (forwards ? last != L : first != 0) return;
@@ -155,7 +148,12 @@ struct recurrent {
   }
 
   template <class Real>
-  static void decay(kernel::tile<Real> S, Real* s, double lambda) {
+  static BILA_NOINLINE void reverse(Real* z, index_t n) {
+    std::reverse(z, z + n);
+  }
+
+  template <class Real>
+  static BILA_NOINLINE void decay(kernel::tile<Real> S, Real* s, double lambda) {
     const Real factor = static_cast<Real>(lambda);
     for (index_t n = 0; n < S.rows * S.stride; ++n) S.data[n] *= factor;
     for (index_t c = 0; c < S.rows; ++c) s[c] *= factor;

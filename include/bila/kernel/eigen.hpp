@@ -182,7 +182,7 @@ struct packets {
   }
 
   template <class Real>
-  static void scale(tile<Real> N, const Real* out) {
+  static BILA_NOINLINE void scale(tile<Real> N, const Real* out) {
     for (index_t i = 0; i < N.rows; ++i) {
       const packet<Real> out_i = simd::pset1<packet<Real>>(out[i]);
       Real* const row = N.row(i);
@@ -192,7 +192,7 @@ struct packets {
   }
 
   template <class Real>
-  static void divide(Real* n, index_t Dv, Real factor, Real divisor) {
+  static BILA_NOINLINE void divide(Real* n, index_t Dv, Real factor, Real divisor) {
     const auto multiply = simd::pset1<packet<Real>>(factor), by = simd::pset1<packet<Real>>(divisor);
     for (index_t d = 0; d < Dv; d += lanes<Real>)
       simd::pstoreu(n + d, simd::pdiv(simd::pmul(multiply, simd::ploadu<packet<Real>>(n + d)), by));
@@ -289,7 +289,7 @@ struct packets {
   }
 
   template <class Real>
-  static void add(tile<Real> N, operand<Real> x) {
+  static BILA_NOINLINE void add(tile<Real> N, operand<Real> x) {
     for (index_t i = 0; i < N.rows; ++i)
       for (index_t d = 0; d < N.columns; d += lanes<Real>) add_to(N.row(i) + d, simd::ploadu<packet<Real>>(x.row(i) + d));
   }
