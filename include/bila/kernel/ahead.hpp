@@ -3,7 +3,6 @@
 // kernel asks for a few lines of the next chunk with each register tile.
 #pragma once
 
-#include <bila/config.hpp>
 #include <bila/view/tensor_view.hpp>
 
 #if !defined(__GNUC__) && (defined(_M_X64) || defined(__SSE__))
@@ -32,10 +31,8 @@ class ahead {
       const index_t end = (std::min)(at_ + lines * line, s.bytes);
       const char* const row = s.row;  // a member would be read and written at each line
       index_t at = at_;
-      for (; at + 4 * line <= end; at += 4 * line) {
-        BILA_UNROLL
-        for (index_t n = 0; n < 4; ++n) prefetch(row + at + n * line);
-      }
+      for (; at + 4 * line <= end; at += 4 * line)
+        prefetch(row + at), prefetch(row + at + line), prefetch(row + at + 2 * line), prefetch(row + at + 3 * line);
       for (; at < end; at += line) prefetch(row + at);
       lines -= (at - at_) / line;
       at_ = at;
