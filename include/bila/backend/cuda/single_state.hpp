@@ -104,8 +104,8 @@ BILA_KERNEL void __launch_bounds__(read_memory<T, D, Tiles, Finish>::threads, re
       carried.clear();
     else
       carried.read(r.states, at.state, at.first_column, r.transposed);
-    const auto arrive_at = [&](
-        int i) -> const auto& {  // what is loaded for step i, while the copies for the next one are on their way
+    // What is loaded for step i, while the copies for the next one are on their way.
+    const auto arrive_at = [&](int i) -> const auto& {
       wait_for_copies<(Tile.stages > 1 ? Tile.stages - 2 : 0)>();
       __syncthreads();
       const int next = i + Tile.stages - 1;
