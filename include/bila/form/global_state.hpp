@@ -16,7 +16,7 @@ struct global_state {
   static bool serves(direction way, double diagonal) { return way == direction::both && diagonal == 1; }
 
   static constexpr index_t block = 64;  // queries at a time
-  static constexpr index_t keys = 32;   // at a time: 64 would be added before half of the next ones are asked for
+  static constexpr index_t keys = 64;   // at a time: 64 would be added before half of the next ones are asked for
 
   template <class Kernel, class Real>
   struct scratch {

@@ -13,33 +13,53 @@
 
 namespace bila::inline v0_1::kernel {
 
+// A call that g++ did not inline at once would be dropped: it takes the function for one without effect.
+BILA_ALWAYS_INLINE void prefetch(const char* address) {
+#if defined(__GNUC__)
+  __builtin_prefetch(address, 0, 2);
+#elif defined(_M_X64) || defined(__SSE__)
+  _mm_prefetch(address, _MM_HINT_T0);
+#endif
+}
+
 class ahead {
  public:
+  /// Lines at, at + step, ...: asked for by a loop, one with each of its steps.
+  struct run {
+    const char* at;
+    index_t step;
+  };
+
   /// The rows' memory, if each is contiguous.
   template <class T>
   void want(const rows<T>& x) {
     if (x.column_stride != 1 || x.count == 0 || wanted_ == most) return;
     const index_t bytes = x.width * static_cast<index_t>(sizeof(T)), stride = x.row_stride * static_cast<index_t>(sizeof(T));
     const char* const data = reinterpret_cast<const char*>(x.data);
-    streams_[wanted_++] = stride == bytes ? stream{data, 1, x.count * bytes, 0} : stream{data, x.count, bytes, stride};
+    if (stride == bytes)
+      streams_[wanted_++] = {{data, line}, lines_in(x.count * bytes), 1};
+    else
+      streams_[wanted_++] = {{data, stride}, x.count, lines_in(bytes)};
+    if (left_ == 0 && asked_ == wanted_ - 1) begin();
   }
 
-  /// Asks for the next lines: a run of them costs one instruction each, and bookkeeping once.
+  /// The next run of so many lines; where there is none, `hot` again and again, which costs next to nothing.
+  run take(index_t lines, const void* hot) {
+    if (left_ <= 0) return {static_cast<const char*>(hot), 0};
+    const run taken = now_;
+    now_.at += lines * now_.step;
+    left_ -= lines;
+    if (left_ <= 0) leave();
+    return taken;
+  }
+
+  /// Asks for the next lines.
   void ask(index_t lines) {
-    while (lines > 0 && asked_ < wanted_) {
-      stream& s = streams_[asked_];
-      const index_t end = (std::min)(at_ + lines * line, s.bytes);
-      const char* const row = s.row;  // a member would be read and written at each line
-      index_t at = at_;
-      for (; at + 4 * line <= end; at += 4 * line)
-        prefetch(row + at), prefetch(row + at + line), prefetch(row + at + 2 * line), prefetch(row + at + 3 * line);
-      for (; at < end; at += line) prefetch(row + at);
-      lines -= (at - at_) / line;
-      at_ = at;
-      if (at < s.bytes) return;
-      at_ = 0;
-      s.row += s.stride;
-      if (--s.rows == 0) ++asked_;
+    while (lines > 0 && left_ > 0) {
+      const index_t n = (std::min)(lines, left_);
+      run asked = take(n, nullptr);
+      for (index_t i = 0; i < n; ++i, asked.at += asked.step) prefetch(asked.at);
+      lines -= n;
     }
   }
 
@@ -47,21 +67,28 @@ class ahead {
   static constexpr index_t line = 64;  // bytes
   static constexpr int most = 8;
 
-  static void prefetch(const char* address) {
-#if defined(__GNUC__)
-    __builtin_prefetch(address, 0, 2);
-#elif defined(_M_X64) || defined(__SSE__)
-    _mm_prefetch(address, _MM_HINT_T0);
-#endif
+  static index_t lines_in(index_t bytes) { return (bytes + line - 1) / line; }
+
+  void begin() {
+    now_ = streams_[asked_].first;
+    left_ = streams_[asked_].length;
   }
 
-  struct stream {  // rows that follow one another without a gap are one
-    const char* row;
-    index_t rows, bytes, stride;
+  BILA_ALWAYS_INLINE void leave() {
+    stream& s = streams_[asked_];
+    s.first.at += line;
+    if (--s.runs == 0) ++asked_;
+    if (asked_ < wanted_) begin();
+  }
+
+  struct stream {  // rows without gaps between them are one run, others a run for each of their lines
+    run first;
+    index_t length, runs;
   };
   stream streams_[most];
   int wanted_ = 0, asked_ = 0;
-  index_t at_ = 0;
+  run now_{};
+  index_t left_ = 0;  // lines of it
 };
 
 }  // namespace bila::inline v0_1::kernel

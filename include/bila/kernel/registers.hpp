@@ -56,12 +56,28 @@ BILA_ALWAYS_INLINE void for_each_tile(index_t rows, index_t columns, const Visit
   if (j < columns) panel<1>(rows, j, visit);
 }
 
+/// What a loop does beside its products: nothing.
+struct nothing_ahead {
+  void operator()() const {}
+};
+
+/// Or it asks for a line with each step.
+struct line_ahead {
+  ahead::run next;
+
+  BILA_ALWAYS_INLINE void operator()() {
+    prefetch(next.at);
+    next.at += next.step;
+  }
+};
+
 /// sum += A B, with A (Rows, depth) at a, or A^T (depth, Rows) when `Transposed`, and B (depth, Packets) at b.
-template <bool Transposed, class Real, class Packet, int Rows, int Packets>
+template <bool Transposed, class Real, class Packet, int Rows, int Packets, class Beside = nothing_ahead>
 BILA_ALWAYS_INLINE void multiply_add(Packet (&sum)[Rows][Packets], index_t depth, const Real* a, index_t a_stride, const Real* b,
-                                     index_t b_stride) {
+                                     index_t b_stride, Beside beside = {}) {
   constexpr index_t step = width<Packet>;
   for (index_t k = 0; k < depth; ++k, a += Transposed ? a_stride : 1, b += b_stride) {
+    beside();
     Packet row[Packets];
     BILA_UNROLL
     for (int n = 0; n < Packets; ++n) row[n] = simd::ploadu<Packet>(b + n * step);
