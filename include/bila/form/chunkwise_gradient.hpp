@@ -179,12 +179,12 @@ struct chunkwise_gradient {
 
   template <class T, class Mask, direction Way>
   static void want_chunk(const head<T, Mask>& x, const head_gradient<T>& g, place<Way> at, kernel::ahead& next, duties duty) {
-    const rows<const T> read[] = {x.q, x.k, x.v, g.dy};
-    for (const rows<const T>& tokens : read) next.want(tokens.slice(at.first, at.count));
-    const gradient_rows<T> written[] = {g.q, g.k, g.v};
-    if (!duty.first)
-      for (const gradient_rows<T>& to : written)
-        if (to.out.data != nullptr) next.want(to.sum.slice(at.first, at.count));
+    const auto read = [&](const rows<const T>& tokens) { next.want(tokens, at.first, at.count); };
+    read(x.q), read(x.k), read(x.v), read(g.dy);
+    const auto written = [&](const gradient_rows<T>& to) {
+      if (!duty.first && to.out.data != nullptr) next.want(to.sum, at.first, at.count);
+    };
+    written(g.q), written(g.k), written(g.v);
   }
 
   /// R against the direction, from behind chunk `end` to before chunk `begin`.
@@ -199,8 +199,8 @@ struct chunkwise_gradient {
       kernel::ahead next;
       if (step > begin) {
         const place<Way> then(step - 1, x.q.count, w.q.rows);
-        next.want(x.q.slice(then.first, then.count));
-        next.want(g.dy.slice(then.first, then.count));
+        next.want(x.q, then.first, then.count);
+        next.want(g.dy, then.first, then.count);
       }
       const Real total = carried(w.border.total);
       const index_t n = step - begin;

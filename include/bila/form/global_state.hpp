@@ -15,23 +15,22 @@ struct global_state {
   /// Only with the diagonal weight 1: adding (diagonal - 1) (q . k) v would cancel where a token outweighs all others.
   static bool serves(direction way, double diagonal) { return way == direction::both && diagonal == 1; }
 
-  static constexpr index_t block = 64;  // queries at a time
-  static constexpr index_t keys = 64;   // at a time: 64 would be added before half of the next ones are asked for
+  static constexpr index_t block = 64;  // tokens at a time
 
   template <class Kernel, class Real>
   struct scratch {
     scratch(kernel::arena& memory, head_size size)
         : S(memory.padded<Kernel, Real>(size.Dk, size.Dv)),
           q(memory.padded<Kernel, Real>(block, size.Dk)),
-          k(memory.padded<Kernel, Real>(keys, size.Dk)),
-          v(memory.padded<Kernel, Real>(keys, size.Dv)),
+          k(memory.padded<Kernel, Real>(block, size.Dk)),
+          v(memory.padded<Kernel, Real>(block, size.Dv)),
           N(memory.padded<Kernel, Real>(block, size.Dv)),
           s(memory.numbers<Kernel, Real>(size.Dk)),
           z(memory.numbers<Kernel, Real>(block)),
           out(memory.numbers<Kernel, Real>(block)),
           ones(memory.numbers<Kernel, Real>(block)) {}
 
-    kernel::tile<Real> S, q, k, v, N;  // (Dk, Dv) (block, Dk) (keys, Dk) (keys, Dv) (block, Dv)
+    kernel::tile<Real> S, q, k, v, N;  // (Dk, Dv) (block, Dk) (block, Dk) (block, Dv) (block, Dv)
     Real *s, *z, *out, *ones;          // (Dk) (block) (block) (block)
   };
 
@@ -66,14 +65,15 @@ struct global_state {
                      index_t last) {
     start<Kernel>(to.S, to.s, head_state<const Real>{});
     Real* const s = Norm::uses_row_sum ? to.s : nullptr;
-    for (index_t at = first; at < last; at += keys) {
-      const index_t n = (std::min)(keys, last - at);
+    for (index_t at = first; at < last; at += block) {
+      const index_t n = (std::min)(block, last - at);
       const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.v);  // (n, Dv)
       kernel::ahead next;
-      const rows<const T> read[] = {x.k, x.v};
-      for (const rows<const T>& tokens : read)
-        if (at + keys < last) next.want(tokens.slice(at + keys, (std::min)(keys, last - at - keys)));
+      if (at + block < last) {
+        next.want(x.k, at + block, (std::min)(block, last - at - block));
+        next.want(x.v, at + block, (std::min)(block, last - at - block));
+      }
       Kernel::accumulate(to.S, s, Real(1), to.S, s, k, static_cast<const Real*>(nullptr), v, {}, &next);
     }
   }
@@ -88,8 +88,8 @@ struct global_state {
       if (Norm::uses_row_sum) Kernel::project(w.z, w.ones, q, w.s);
       kernel::ahead next;
       if (at + block < last) {
-        next.want(x.q.slice(at + block, (std::min)(block, last - at - block)));
-        next.want(x.y.slice(at + block, (std::min)(block, last - at - block)));
+        next.want(x.q, at + block, (std::min)(block, last - at - block));
+        next.want(x.y, at + block, (std::min)(block, last - at - block));
       }
       finish<Kernel>(x, at, y, w.z, w.out, norm, [&] { Kernel::read(y, w.out, w.ones, q, w.S, {}, {}, {}, &next); });
     }

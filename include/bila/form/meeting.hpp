@@ -76,9 +76,10 @@ kernel::tile<const Real> left_rows(const head<T, Mask>& x, const meeting<Kernel,
 /// Tokens [first, first + n) and the rows that belong to them, for a kernel that has work before it comes to them.
 template <class T, class Mask>
 void want_tokens(kernel::ahead& next, const head<T, Mask>& x, index_t first, index_t n) {
-  const rows<const T> read[] = {x.q, x.k, x.v};
-  for (const rows<const T>& tokens : read) next.want(tokens.slice(first, n));
-  next.want(x.y.slice(first, n));
+  next.want(x.q, first, n);
+  next.want(x.k, first, n);
+  next.want(x.v, first, n);
+  next.want(x.y, first, n);
 }
 
 /// What a sweep over some of the tokens has to do with their rows.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens that will be wanted soon. Chunks of q, k, v and y are four streams that hardware prefetchers lose at every page, so a
-// kernel asks for a few lines of the next chunk with each register tile.
+// Tokens that will be wanted soon. Chunks of q, k, v and y are four streams that hardware prefetchers lose at every page, so the
+// loops of a kernel ask for a line of the next chunk with each step: in between, a burst of them would keep the multipliers
+// waiting.
 #pragma once
 
 #include <bila/view/tensor_view.hpp>
@@ -26,41 +27,29 @@ class ahead {
  public:
   /// Lines at, at + step, ...: asked for by a loop, one with each of its steps.
   struct run {
-    const char* at;
-    index_t step;
+    const char* at = nullptr;
+    index_t step = 0;
   };
 
-  /// The rows' memory, if each is contiguous.
+  /// The memory of rows [first, first + n), if each is contiguous.
   template <class T>
-  void want(const rows<T>& x) {
-    if (x.column_stride != 1 || x.count == 0 || wanted_ == most) return;
+  BILA_NOINLINE void want(const rows<T>& x, index_t first, index_t n) {
+    if (x.column_stride != 1 || n == 0 || x.width == 0 || wanted_ == most) return;
     const index_t bytes = x.width * static_cast<index_t>(sizeof(T)), stride = x.row_stride * static_cast<index_t>(sizeof(T));
-    const char* const data = reinterpret_cast<const char*>(x.data);
-    if (stride == bytes)
-      streams_[wanted_++] = {{data, line}, lines_in(x.count * bytes), 1};
-    else
-      streams_[wanted_++] = {{data, stride}, x.count, lines_in(bytes)};
-    if (left_ == 0 && asked_ == wanted_ - 1) begin();
+    const char* const at = reinterpret_cast<const char*>(x.data) + first * stride;
+    stream& s = streams_[wanted_++];
+    s = stride == bytes ? stream{{at, line}, lines_in(n * bytes), 1} : stream{{at, stride}, n, lines_in(bytes)};
+    if (asked_ == wanted_ - 1) begin();
   }
 
-  /// The next run of so many lines; where there is none, `hot` again and again, which costs next to nothing.
-  run take(index_t lines, const void* hot) {
-    if (left_ <= 0) return {static_cast<const char*>(hot), 0};
+  /// The next run for a loop of so many steps; what it reaches past the end of the rows comes after them in memory. Or none.
+  BILA_ALWAYS_INLINE run take(index_t lines) {
+    if (left_ <= 0) return {};
     const run taken = now_;
     now_.at += lines * now_.step;
     left_ -= lines;
     if (left_ <= 0) leave();
     return taken;
-  }
-
-  /// Asks for the next lines.
-  void ask(index_t lines) {
-    while (lines > 0 && left_ > 0) {
-      const index_t n = (std::min)(lines, left_);
-      run asked = take(n, nullptr);
-      for (index_t i = 0; i < n; ++i, asked.at += asked.step) prefetch(asked.at);
-      lines -= n;
-    }
   }
 
  private:
@@ -87,7 +76,7 @@ class ahead {
   };
   stream streams_[most];
   int wanted_ = 0, asked_ = 0;
-  run now_{};
+  run now_;
   index_t left_ = 0;  // lines of it
 };
 

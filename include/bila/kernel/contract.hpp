@@ -64,10 +64,9 @@ struct tile {
   constexpr operator tile<const Real>() const requires(!std::is_const_v<Real>) { return {data, rows, columns, stride}; }
 };
 
-/// A tile that a verb only reads; its type follows from the tile that the verb writes. By reference: a tile that has just been
-/// written field by field is copied as one vector, which waits for each of the fields (2 % of a chunk).
+/// A tile that a verb only reads; its type follows from the tile that the verb writes.
 template <class Real>
-using operand = const std::type_identity_t<tile<const Real>>&;
+using operand = std::type_identity_t<tile<const Real>>;
 
 /// Weights of rank one, M_ji = keys_j queries_i: what two chunks that do not touch give each other.
 template <class Real>

@@ -33,14 +33,15 @@ struct packets {
   static constexpr index_t lanes = simd::unpacket_traits<packet<Real>>::size;
 
   template <class Real, class Weights>
-  static BILA_NOINLINE void score(const tile<Real>& A, Real* z, operand<Real> k, operand<Real> qt, const Weights& M) {
+  static BILA_NOINLINE void score(tile<Real> A, Real* z, operand<Real> k, operand<Real> qt, const Weights& M) {
     constexpr index_t width = lanes<Real>;
     for_each_tile<lanes<Real>>(A.rows, A.columns, [=]<int Rows, int Packets>(index_t j, index_t i) BILA_LAMBDA_INLINE {
       packet<Real> sum[Rows][Packets], total[Packets];
       clear(sum);
       multiply_add<false>(sum, k.columns, k.row(j), k.stride, qt.data + i, qt.stride);
       BILA_UNROLL
-      for (int n = 0; n < Packets; ++n) total[n] = simd::pset1<packet<Real>>(Real(0));
+      for (int n = 0; n < Packets; ++n)
+        total[n] = z == nullptr ? simd::pset1<packet<Real>>(Real(0)) : simd::ploadu<packet<Real>>(z + i + n * width);
       BILA_UNROLL
       for (int m = 0; m < Rows; ++m) {
         BILA_UNROLL
@@ -52,12 +53,12 @@ struct packets {
       }
       if (z == nullptr) return;
       BILA_UNROLL
-      for (int n = 0; n < Packets; ++n) add_to(z + i + n * width, total[n]);
+      for (int n = 0; n < Packets; ++n) simd::pstoreu(z + i + n * width, total[n]);
     });
   }
 
   template <class Real>
-  static BILA_NOINLINE void apply(const tile<Real>& N, operand<Real> A, operand<Real> v) {
+  static BILA_NOINLINE void apply(tile<Real> N, operand<Real> A, operand<Real> v) {
     for_each_tile<lanes<Real>>(N.rows, N.columns, [=]<int Rows, int Packets>(index_t i, index_t d) BILA_LAMBDA_INLINE {
       packet<Real> sum[Rows][Packets];
       load(sum, N.row(i) + d, N.stride);
@@ -67,10 +68,10 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void read(const tile<Real>& N, const Real* out, const Real* r, operand<Real> q, operand<Real> S, operand<Real> A,
+  static BILA_NOINLINE void read(tile<Real> N, const Real* out, const Real* r, operand<Real> q, operand<Real> S, operand<Real> A,
                                  operand<Real> v, operand<Real> left, ahead* next = nullptr) {
     for_each_tile<lanes<Real>>(N.rows, N.columns, [=]<int Rows, int Packets>(index_t i, index_t d) BILA_LAMBDA_INLINE {
-      const line_ahead lines{next == nullptr ? ahead::run{reinterpret_cast<const char*>(q.row(i)), 0} : next->take(q.columns, q.row(i))};
+      const line_ahead lines(next, q.columns, q.row(i));
       packet<Real> sum[Rows][Packets];
       clear(sum);
       multiply_add<false>(sum, q.columns, q.row(i), q.stride, S.data + d, S.stride, lines);
@@ -112,8 +113,8 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void accumulate(const tile<Real>& S, Real* s, Real g, operand<Real> H, const Real* h, operand<Real> k,
-                                       const Real* w, operand<Real> v, const tile<Real>& weighted, ahead* next = nullptr) {
+  static BILA_NOINLINE void accumulate(tile<Real> S, Real* s, Real g, operand<Real> H, const Real* h, operand<Real> k,
+                                       const Real* w, operand<Real> v, tile<Real> weighted, ahead* next = nullptr) {
     constexpr index_t width = lanes<Real>;
     if (w != nullptr) {
       index_t c = 0;
@@ -123,10 +124,10 @@ struct packets {
     } else if (s != nullptr) {
       gather(s, g, h, k, w);
     }
-    const tile<const Real> keys = w == nullptr ? k : tile<const Real>(weighted);
+    const operand<Real> keys = w == nullptr ? k : operand<Real>(weighted);
     const auto decay = simd::pset1<packet<Real>>(g);
     for_each_tile<lanes<Real>>(S.rows, S.columns, [=]<int Rows, int Packets>(index_t c, index_t d) BILA_LAMBDA_INLINE {
-      const line_ahead lines{next == nullptr ? ahead::run{reinterpret_cast<const char*>(keys.data + c), 0} : next->take(k.rows, keys.data + c)};
+      const line_ahead lines(next, k.rows, keys.data + c);
       packet<Real> sum[Rows][Packets];
       load(sum, H.row(c) + d, H.stride);
       BILA_UNROLL
@@ -137,12 +138,11 @@ struct packets {
       multiply_add<true>(sum, k.rows, keys.data + c, keys.stride, v.data + d, v.stride, lines);
       store(S.row(c) + d, S.stride, sum);
     });
-    if (next != nullptr) next->ask(1 << 20);
   }
 
   template <class Real>
-  static BILA_NOINLINE void steps(const tile<Real>& N, Real* z, const Real* r, operand<Real> q, const tile<Real>& S, Real* s, const Real* g,
-                                  const Real* w, operand<Real> k, operand<Real> v, const tile<Real>& weighted, ahead* next = nullptr) {
+  static BILA_NOINLINE void steps(tile<Real> N, Real* z, const Real* r, operand<Real> q, tile<Real> S, Real* s, const Real* g,
+                                  const Real* w, operand<Real> k, operand<Real> v, tile<Real> weighted, ahead* next = nullptr) {
     constexpr index_t width = lanes<Real>;
     for (index_t i = 0; i < N.rows; ++i)
       for (index_t c = 0; c < k.columns; c += width)
@@ -150,8 +150,8 @@ struct packets {
     const index_t columns = kernel::round_up(S.columns, width);
     index_t d = 0;
     for (; d + 2 * width <= columns; d += 2 * width)
-      step_columns<step_most, 2, packet<Real>>(N, r, q, S, d, g, tile<const Real>(weighted), v, next);
-    if (d < columns) step_columns<step_most, 1, packet<Real>>(N, r, q, S, d, g, tile<const Real>(weighted), v, next);
+      step_columns<step_most, 2, packet<Real>>(N, r, q, S, d, g, operand<Real>(weighted), v, next);
+    if (d < columns) step_columns<step_most, 1, packet<Real>>(N, r, q, S, d, g, operand<Real>(weighted), v, next);
     if (z == nullptr) return;
     for (index_t i = 0; i < N.rows; ++i) {
       const packet<Real> decay = simd::pset1<packet<Real>>(g[i]);
@@ -166,7 +166,7 @@ struct packets {
   }
 
   template <class Real>
-  [[gnu::flatten]] static BILA_NOINLINE void diagonal(const tile<Real>& N, Real* z, Real w, operand<Real> q, operand<Real> k,
+  [[gnu::flatten]] static BILA_NOINLINE void diagonal(tile<Real> N, Real* z, Real w, operand<Real> q, operand<Real> k,
                                                       operand<Real> v) {
     Real row[lanes<Real>];
     row_sums<packet<Real>>(
@@ -183,7 +183,7 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void scale(const tile<Real>& N, const Real* out) {
+  static BILA_NOINLINE void scale(tile<Real> N, const Real* out) {
     for (index_t i = 0; i < N.rows; ++i) {
       const packet<Real> out_i = simd::pset1<packet<Real>>(out[i]);
       Real* const row = N.row(i);
@@ -200,7 +200,7 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void transpose(const tile<Real>& kt, operand<Real> k) {
+  static BILA_NOINLINE void transpose(tile<Real> kt, operand<Real> k) {
     constexpr index_t width = lanes<Real>;
     const index_t rows = width > 1 ? k.rows / width * width : 0;
     for (index_t j = 0; j < rows; j += width)
@@ -226,7 +226,7 @@ struct packets {
 
   /// A few columns at a time, whose running products stay in a register.
   template <class Real>
-  static BILA_NOINLINE void scan_square(const tile<Real>& M, const double* up, const double* down) {
+  static BILA_NOINLINE void scan_square(tile<Real> M, const double* up, const double* down) {
     constexpr index_t width = lanes<double>;
     double unit[2 * width] = {};  // from width - m on: one in lane m, zero in the others
     unit[width] = 1;
@@ -257,7 +257,7 @@ struct packets {
   }
 
   template <class Real, class Weights>
-  static BILA_NOINLINE void score_gradient(const tile<Real>& G, const tile<Real>& E, const tile<Real>& A, operand<Real> v, operand<Real> dyt,
+  static BILA_NOINLINE void score_gradient(tile<Real> G, tile<Real> E, tile<Real> A, operand<Real> v, operand<Real> dyt,
                                            const Real* a, const Real* b, const Weights& M) {
     constexpr index_t width = lanes<Real>;
     for_each_tile<lanes<Real>>(A.rows, A.columns, [=]<int Rows, int Packets>(index_t j, index_t i) BILA_LAMBDA_INLINE {
@@ -280,7 +280,7 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void multiply(const tile<Real>& N, operand<Real> A, operand<Real> q) {
+  static BILA_NOINLINE void multiply(tile<Real> N, operand<Real> A, operand<Real> q) {
     for_each_tile<lanes<Real>>(N.rows, N.columns, [=]<int Rows, int Packets>(index_t j, index_t d) BILA_LAMBDA_INLINE {
       packet<Real> sum[Rows][Packets];
       load(sum, N.row(j) + d, N.stride);
@@ -290,7 +290,7 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void add(const tile<Real>& N, operand<Real> x) {
+  static BILA_NOINLINE void add(tile<Real> N, operand<Real> x) {
     for (index_t i = 0; i < N.rows; ++i)
       for (index_t d = 0; d < N.columns; d += lanes<Real>) add_to(N.row(i) + d, simd::ploadu<packet<Real>>(x.row(i) + d));
   }
@@ -327,7 +327,7 @@ struct packets {
   }
 
   template <class Real>
-  [[gnu::flatten]] static BILA_NOINLINE double sums(double* queries, double* keys, const tile<Real>& E) {
+  [[gnu::flatten]] static BILA_NOINLINE double sums(double* queries, double* keys, tile<Real> E) {
     constexpr index_t width = lanes<Real>;
     for (index_t i = 0; i < E.columns; i += width) {
       packet<Real> total = simd::pset1<packet<Real>>(Real(0));
@@ -356,7 +356,7 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void crossings(double* f, double* b, const tile<Real>& E, Real* running) {
+  static BILA_NOINLINE void crossings(double* f, double* b, tile<Real> E, Real* running) {
     constexpr index_t width = lanes<Real>;
     const index_t n = E.rows, columns = kernel::round_up(n, width);
     // running_i = sum of E_ji over the keys on one side of gap t; what lies on the other side of the gap is summed.
@@ -389,9 +389,6 @@ struct packets {
   }
 
  private:
-  // Four arrays of 32 tokens are 512 lines at D = 64, a sweep over them 24 to 40 register tiles.
-  static constexpr index_t lines_per_tile = 16;
-
   // A token's values and sums and the state's row, two packets each, and the factors: 20 registers, or 12.
   static constexpr int step_most = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 4 : 2;
 

@@ -7,6 +7,7 @@
 #include <bila/kernel/eigen.hpp>
 #include <bila/kernel/reference.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -23,37 +24,59 @@ struct on {
 
 }  // namespace
 
-TEST_CASE("nothing wanted, nothing left, and more asked for than there is") {
+TEST_CASE("what is wanted is handed out in order, once, and then nothing") {
   std::vector<float> memory(4096);
-  for (float& x : memory) x = 3;
+  const auto lines_of = [](ahead& next, index_t steps) {
+    std::vector<const char*> lines;
+    for (ahead::run run = next.take(steps); run.at != nullptr; run = next.take(steps))
+      for (index_t n = 0; n < steps; ++n) lines.push_back(run.at + n * run.step);
+    return lines;
+  };
+  const auto address = [&](index_t n) { return reinterpret_cast<const char*>(memory.data() + n); };
+
   ahead nothing;
-  for (const int lines : {0, 1, 1000}) nothing.ask(lines);
+  CHECK(lines_of(nothing, 4).empty());
 
-  const bila::rows<const float> tokens{memory.data(), 7, 33, 40, 1}, backwards{memory.data() + 4000, 7, 33, -40, 1},
-      none{nullptr, 0, 33, 40, 1}, apart{memory.data(), 7, 33, 100, 3}, no_features{memory.data(), 7, 0, 40, 1};
-  for (const int lines : {0, 1, 2, 16, 100000}) {
-    ahead next;
-    for (const auto& x : {none, apart, no_features, tokens, backwards}) next.want(x);
-    for (int n = 0; n < 40; ++n) next.ask(lines);
+  // Rows of 32 numbers are two lines each; without gaps one run, else a run down the rows for each line.
+  ahead whole, apart;
+  whole.want(bila::rows<const float>{memory.data(), 20, 32, 32, 1}, 2, 4);
+  apart.want(bila::rows<const float>{memory.data(), 20, 32, 48, 1}, 2, 4);
+  std::vector<const char*> in_a_row, down;
+  for (index_t n = 0; n < 8; ++n) in_a_row.push_back(address(2 * 32 + 16 * n));
+  for (index_t column = 0; column < 2; ++column)
+    for (index_t i = 2; i < 6; ++i) down.push_back(address(48 * i + 16 * column));
+  CHECK(lines_of(whole, 4) == in_a_row);
+  CHECK(lines_of(apart, 4) == down);
+  CHECK(lines_of(apart, 4).empty());
+
+  ahead two;  // one after the other, the second wanted after the first was handed out too
+  two.want(bila::rows<const float>{memory.data(), 1, 16, 16, 1}, 0, 1);
+  CHECK(two.take(1).at == address(0));
+  CHECK(two.take(1).at == nullptr);
+  two.want(bila::rows<const float>{memory.data(), 1, 16, 16, 1}, 0, 1);
+  CHECK(two.take(1).at == address(0));
+
+  ahead none;  // no rows, no features, features apart
+  none.want(bila::rows<const float>{nullptr, 0, 33, 40, 1}, 0, 0);
+  none.want(bila::rows<const float>{memory.data(), 7, 0, 40, 1}, 0, 7);
+  none.want(bila::rows<const float>{memory.data(), 7, 33, 100, 3}, 0, 7);
+  CHECK(lines_of(none, 3).empty());
+
+  ahead much;  // more than it remembers
+  for (int n = 0; n < 40; ++n) much.want(bila::rows<const float>{memory.data(), 1, 16, 16, 1}, 0, 1);
+  CHECK(lines_of(much, 1).size() == 8);
+}
+
+TEST_CASE("a line that is asked for need not be there, and is not written") {
+  std::vector<float> memory(4096, 3.f);
+  ahead next;
+  next.want(bila::rows<const double>{reinterpret_cast<const double*>(std::uintptr_t(1) << 40), 5, 64, 64, 1}, 0, 5);
+  next.want(bila::rows<const float>{memory.data() + 4000, 7, 33, -40, 1}, 1, 5);  // backwards
+  for (int n = 0; n < 40; ++n) {
+    bila::kernel::line_ahead lines(&next, 3, memory.data());
+    for (int step = 0; step < 3; ++step) lines();
   }
-  ahead much;  // more streams than it remembers
-  for (int n = 0; n < 40; ++n) much.want(tokens);
-  much.ask(100000);
-  ahead one;
-  one.want(bila::rows<const double>{reinterpret_cast<const double*>(memory.data()), 1, 1, 0, 1});
-  one.ask(2);
-  one.want(tokens);  // after the end
-  one.ask(3);
-
-  // Nobody reads them, so they need not be there.
-  const auto nowhere = reinterpret_cast<const double*>(std::uintptr_t(1) << 40);
-  ahead absent;
-  absent.want(bila::rows<const double>{nowhere, 5, 64, 64, 1});
-  absent.ask(1000);
-
-  bool same = true;
-  for (const float x : memory) same = same && x == 3;
-  CHECK(same);
+  CHECK(std::all_of(memory.begin(), memory.end(), [](float x) { return x == 3; }));
 }
 
 TEMPLATE_TEST_CASE("a kernel that asks ahead gives the same bits", "", (on<bila::kernel::reference, float>),
@@ -78,7 +101,7 @@ TEMPLATE_TEST_CASE("a kernel that asks ahead gives the same bits", "", (on<bila:
     std::vector<Real> N[2], R[2], s[2];
     for (const int with : {0, 1}) {
       ahead next;
-      if (wanted > 0) next.want(bila::rows<const Real>{v.data(), wanted, Dv, stride, 1});
+      if (wanted > 0) next.want(bila::rows<const Real>{v.data(), wanted, Dv, stride, 1}, 0, wanted);
       ahead* const asked = with == 0 ? nullptr : &next;
       N[with].resize(static_cast<std::size_t>(2 * n * stride));
       R[with].resize(static_cast<std::size_t>(Dk * stride));
