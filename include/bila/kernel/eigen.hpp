@@ -224,36 +224,13 @@ struct packets {
     if (n < width) std::copy_n(few, n, x);
   }
 
-  /// A few columns at a time, whose running products stay in a register.
   template <class Real>
   static BILA_NOINLINE void scan_square(tile<Real> M, const double* up, const double* down) {
     constexpr index_t width = lanes<double>;
-    double unit[2 * width] = {};  // from width - m on: one in lane m, zero in the others
-    unit[width] = 1;
-    const index_t n = M.rows;
-    for (index_t first = 0; first < kernel::round_up(n, lanes<Real>); first += width) {
-      const index_t last = (std::min)(first + width, n);
-      Real* const to = M.data + first;
-      packet<double> product = simd::pset1<packet<double>>(0.0);
-      for (index_t a = last - 1; a >= 0; --a) {
-        product = simd::pmul(product, simd::pset1<packet<double>>(up == nullptr || a + 1 == n ? 0.0 : up[a + 1]));
-        store_rounded(to + a * M.stride, product);
-        if (a >= first) product = simd::padd(product, simd::ploadu<packet<double>>(unit + width - (a - first)));
-      }
-      product = simd::pset1<packet<double>>(0.0);
-      for (index_t a = first; a < last; ++a) {
-        product = simd::pmul(product, simd::pset1<packet<double>>(down == nullptr || a == first ? 0.0 : down[a]));
-        Real* const row = to + a * M.stride;
-        Real below[width];
-        store_rounded(below, product);
-        for (index_t m = 0; m < width; ++m) row[m] += below[m];  // one of the two is 0
-        product = simd::padd(product, simd::ploadu<packet<double>>(unit + width - (a - first)));
-      }
-      for (index_t a = last; a < n; ++a) {
-        product = simd::pmul(product, simd::pset1<packet<double>>(down == nullptr ? 0.0 : down[a]));
-        store_rounded(to + a * M.stride, product);
-      }
-    }
+    const index_t columns = kernel::round_up(M.rows, lanes<Real>);
+    index_t first = 0;
+    for (; first + 2 * width <= columns; first += 2 * width) scan_columns<2, packet<double>>(M, up, down, first);
+    if (first < columns) scan_columns<1, packet<double>>(M, up, down, first);
   }
 
   template <class Real, class Weights>

@@ -225,19 +225,69 @@ struct floats {
 };
 #endif
 
-template <class Real, class Packet>
+/// Rounds to `Real`, `Add` to what is there.
+template <bool Add = false, class Real, class Packet>
 BILA_ALWAYS_INLINE void store_rounded(Real* to, const Packet& x) {
   if constexpr (std::is_same_v<Real, double>) {
-    simd::pstoreu(to, x);
+    simd::pstoreu(to, Add ? simd::padd(simd::ploadu<Packet>(to), x) : x);
   } else {
 #if defined(__GNUC__)
-    const auto y = __builtin_convertvector(x, typename floats<width<Packet>>::type);
+    auto y = __builtin_convertvector(x, typename floats<width<Packet>>::type);
+    if constexpr (Add) {
+      decltype(y) there;
+      std::memcpy(&there, to, sizeof(there));
+      y += there;
+    }
     std::memcpy(to, &y, sizeof(y));
 #else
     double wide[width<Packet>];
     simd::pstoreu(wide, x);
-    for (index_t m = 0; m < width<Packet>; ++m) to[m] = static_cast<float>(wide[m]);
+    for (index_t m = 0; m < width<Packet>; ++m) to[m] = (Add ? to[m] : 0) + static_cast<float>(wide[m]);
 #endif
+  }
+}
+
+/// A few columns of scan_square, from `first` on: their running products stay in registers, two chains of them, for one waits for
+/// itself. A product begins as one where its column meets the diagonal.
+template <int Packets, class Packet, class Real>
+BILA_ALWAYS_INLINE void scan_columns(const tile<Real>& M, const double* up, const double* down, index_t first) {
+  constexpr index_t step = width<Packet>, all = Packets * step;
+  double unit[2 * all] = {};  // from all - m on: one in lane m, zero in the others
+  unit[all] = 1;
+  const index_t n = M.rows, last = (std::min)(first + all, n);
+  Packet product[Packets];
+  const auto start = [&] {
+    BILA_UNROLL
+    for (int p = 0; p < Packets; ++p) product[p] = simd::pset1<Packet>(0.0);
+  };
+  const auto cross = [&](double decay) BILA_LAMBDA_INLINE {
+    BILA_UNROLL
+    for (int p = 0; p < Packets; ++p) product[p] = simd::pmul(product[p], simd::pset1<Packet>(decay));
+  };
+  const auto meet_diagonal = [&](index_t a) BILA_LAMBDA_INLINE {
+    const double* const here = unit + all - (a - first);
+    BILA_UNROLL
+    for (int p = 0; p < Packets; ++p) product[p] = simd::padd(product[p], simd::ploadu<Packet>(here + p * step));
+  };
+  const auto store = [&]<bool Add>(index_t a) BILA_LAMBDA_INLINE {
+    BILA_UNROLL
+    for (int p = 0; p < Packets; ++p) store_rounded<Add>(M.row(a) + first + p * step, product[p]);
+  };
+  start();
+  for (index_t a = last - 1; a >= 0; --a) {
+    cross(up == nullptr || a + 1 == n ? 0.0 : up[a + 1]);
+    store.template operator()<false>(a);
+    if (a >= first) meet_diagonal(a);
+  }
+  start();
+  for (index_t a = first; a < last; ++a) {
+    cross(down == nullptr || a == first ? 0.0 : down[a]);
+    store.template operator()<true>(a);  // one of the two is 0
+    meet_diagonal(a);
+  }
+  for (index_t a = last; a < n; ++a) {
+    cross(down == nullptr ? 0.0 : down[a]);
+    store.template operator()<false>(a);
   }
 }
 
