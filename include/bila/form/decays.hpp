@@ -11,7 +11,8 @@ namespace bila::inline v0_1::form {
 
 constexpr direction other(direction way) { return way == direction::forward ? direction::backward : direction::forward; }
 
-/// The decays of the gaps of one chunk, either way, in double.
+/// The decays of the gaps of one chunk, either way, in double. Those of several chunks can be filled at once, for a gap between two
+/// chunks is the last of one and the first of the other: few exponentials wait for each other, many do not.
 struct gap_decays {
   template <class Kernel>
   gap_decays(kernel::arena& memory, index_t C, std::type_identity<Kernel>)
@@ -20,6 +21,14 @@ struct gap_decays {
   template <direction Way>
   double* way() const {
     return Way == direction::forward ? forward : backward;
+  }
+
+  /// Of the chunk that starts m tokens later.
+  gap_decays after(index_t m) const {
+    gap_decays later = *this;
+    later.forward += m;
+    later.backward += m;
+    return later;
   }
 
   double *forward, *backward;  // (C + 1) of gap m, the one before token m, 0 <= m <= n
