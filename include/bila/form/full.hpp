@@ -61,7 +61,8 @@ struct full {
         Kernel::score(A, z, k, qt, M);
         Kernel::apply(N, A, v);
       });
-      finish<Kernel>(x, first, N, w.z, w.out, norm, [&] { Kernel::scale(N, w.out); });
+      const auto y = kernel::results<Kernel>(x.y.slice(first, n), w.N);  // (n, Dv)
+      finish<Kernel>(x, first, y, w.z, w.out, norm, [&] { Kernel::scale(y, w.out, N); });
     }
   }
 

@@ -126,7 +126,7 @@ struct recurrent {
                     along<Way>(v), w.weighted, &next);
       if constexpr (!forwards) reverse(w.z, n);
       if (duty.finish) {
-        finish<Kernel>(x, at, N, w.z, w.out, norm, [&] { Kernel::scale(N, w.out); });
+        finish<Kernel>(x, at, N, w.z, w.out, norm, [&] { Kernel::scale(N, w.out, N); });
       } else {
         if constexpr (!is_narrow<T>) kernel::store(x.y.slice(at, n), N);
         std::copy_n(w.z, Norm::uses_row_sum ? n : 0, m.z + at);

@@ -14,7 +14,7 @@
 //   steps(N, z, r, q, S, s, g, w, k, v, x)  row by row: N_i += r_i q_i S,  z_i += r_i q_i . s,  S = g_i (S + w_i k_i v_i^T),
 //                                      s = g_i (s + w_i k_i)                            x: room for w o k
 //   diagonal(N, z, w, q, k, v)         N_i += w (q_i . k_i) v_i,  z_i += w (q_i . k_i)
-//   scale(N, out)                      N_i = out_i N_i
+//   scale(Y, out, N)                   Y_i = out_i N_i                                     Y may be N
 //   divide(n, Dv, factor, divisor)     n = factor n / divisor                           one row
 //   transpose(kt, k)                   kt = k^T
 //   exponentials(x, n)                 x_t = exp(x_t), in double; exactly 0 for -inf
@@ -87,7 +87,7 @@ concept layer = requires(tile<Real> a, tile<const Real> b, rank_one<Real> M, Rea
   Kernel::accumulate(a, z, g, b, r, b, r, b, a);
   Kernel::steps(a, z, r, b, a, z, r, r, b, b, a);
   Kernel::diagonal(a, z, g, b, b, b);
-  Kernel::scale(a, r);
+  Kernel::scale(a, r, b);
   Kernel::divide(z, index_t(), g, g);
   Kernel::transpose(a, b);
   Kernel::exponentials(sum, index_t());

@@ -183,12 +183,11 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void scale(tile<Real> N, const Real* out) {
+  static BILA_NOINLINE void scale(tile<Real> Y, const Real* out, operand<Real> N) {
     for (index_t i = 0; i < N.rows; ++i) {
       const packet<Real> out_i = simd::pset1<packet<Real>>(out[i]);
-      Real* const row = N.row(i);
       for (index_t d = 0; d < N.columns; d += lanes<Real>)
-        simd::pstoreu(row + d, simd::pmul(out_i, simd::ploadu<packet<Real>>(row + d)));
+        simd::pstoreu(Y.row(i) + d, simd::pmul(out_i, simd::ploadu<packet<Real>>(N.row(i) + d)));
     }
   }
 

@@ -116,9 +116,9 @@ struct reference {
   }
 
   template <class Real>
-  static void scale(tile<Real> N, const Real* out) {
+  static void scale(tile<Real> Y, const Real* out, operand<Real> N) {
     for (index_t i = 0; i < N.rows; ++i)
-      for (index_t d = 0; d < N.columns; ++d) N.row(i)[d] *= out[i];
+      for (index_t d = 0; d < N.columns; ++d) Y.row(i)[d] = out[i] * N.row(i)[d];
   }
 
   template <class Real>

@@ -55,7 +55,7 @@ struct ignores_row_sum {
 
 template <class Kernel, class Real, class Norm>
 void finish(const bila::form::head<Real, no_mask>& head, index_t first, tile<Real> N, const Real* z, Real* out, const Norm& norm) {
-  bila::form::finish<Kernel>(head, first, N, z, out, norm, [&] { Kernel::scale(N, out); });
+  bila::form::finish<Kernel>(head, first, N, z, out, norm, [&] { Kernel::scale(N, out, N); });
 }
 
 }  // namespace

@@ -281,9 +281,12 @@ struct verbs {
   }
 
   matrix scale(const matrix& before, const matrix& out) const {
-    space N = tile_of(before), factor = tile_of(out);
-    Kernel::scale(N.get(), factor.numbers());
-    CHECK((N.clean() && factor.kept(out)));
+    space N = tile_of(before), factor = tile_of(out), Y = tile_of(before);
+    Y.forget();
+    Kernel::scale(Y.get(), factor.numbers(), N.get());
+    CHECK((Y.clean() && N.kept(before) && factor.kept(out)));
+    Kernel::scale(N.get(), factor.numbers(), N.get());
+    CHECK((N.clean() && same_bits(N.content(), Y.content())));
     return N.content();
   }
 
