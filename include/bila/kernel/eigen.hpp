@@ -71,7 +71,7 @@ struct packets {
   static BILA_NOINLINE void read(tile<Real> N, const Real* out, const Real* r, operand<Real> q, operand<Real> S, operand<Real> A,
                                  operand<Real> v, operand<Real> left, ahead* next = nullptr) {
     for_each_tile<lanes<Real>>(N.rows, N.columns, [=]<int Rows, int Packets>(index_t i, index_t d) BILA_LAMBDA_INLINE {
-      const line_ahead lines(next, q.columns, q.row(i));
+      const line_ahead lines(next, q.columns);
       packet<Real> sum[Rows][Packets];
       clear(sum);
       multiply_add<false>(sum, q.columns, q.row(i), q.stride, S.data + d, S.stride, lines);
@@ -127,7 +127,7 @@ struct packets {
     const operand<Real> keys = w == nullptr ? k : operand<Real>(weighted);
     const auto decay = simd::pset1<packet<Real>>(g);
     for_each_tile<lanes<Real>>(S.rows, S.columns, [=]<int Rows, int Packets>(index_t c, index_t d) BILA_LAMBDA_INLINE {
-      const line_ahead lines(next, k.rows, keys.data + c);
+      const line_ahead lines(next, k.rows);
       packet<Real> sum[Rows][Packets];
       load(sum, H.row(c) + d, H.stride);
       BILA_UNROLL

@@ -71,14 +71,12 @@ struct nothing_ahead {
   void operator()() const {}
 };
 
-/// Or it asks for a line with each step: of what is wanted next, or for one that is at hand, again and again, which costs nothing.
+/// Or it asks for one line of what is wanted next with each step, as long as there is any.
 struct line_ahead {
-  BILA_ALWAYS_INLINE line_ahead(ahead* next, index_t steps, const void* at_hand)
-      : lines(next == nullptr ? ahead::run() : next->take(steps)) {
-    if (lines.at == nullptr) lines.at = static_cast<const char*>(at_hand);
-  }
+  BILA_ALWAYS_INLINE line_ahead(ahead* next, index_t steps) : lines(next == nullptr ? ahead::run() : next->take(steps)) {}
 
   BILA_ALWAYS_INLINE void operator()() {
+    if (lines.at == nullptr) return;
     prefetch(lines.at);
     lines.at += lines.step;
   }
@@ -371,7 +369,7 @@ BILA_ALWAYS_INLINE void step_tokens(tile<Real> N, const Real* r, tile<const Real
   load(value, v.row(i) + d, v.stride);
   clear(sum);
   const Real *q_i = q.row(i), *k_i = k.row(i);
-  line_ahead lines(next, S.rows, q_i);
+  line_ahead lines(next, S.rows);
   for (index_t c = 0; c < S.rows; ++c) {
     lines();
     Real* const s = S.row(c) + d;

@@ -73,7 +73,7 @@ TEST_CASE("a line that is asked for need not be there, and is not written") {
   next.want(bila::rows<const double>{reinterpret_cast<const double*>(std::uintptr_t(1) << 40), 5, 64, 64, 1}, 0, 5);
   next.want(bila::rows<const float>{memory.data() + 4000, 7, 33, -40, 1}, 1, 5);  // backwards
   for (int n = 0; n < 40; ++n) {
-    bila::kernel::line_ahead lines(&next, 3, memory.data());
+    bila::kernel::line_ahead lines(&next, 3);
     for (int step = 0; step < 3; ++step) lines();
   }
   CHECK(std::all_of(memory.begin(), memory.end(), [](float x) { return x == 3; }));
