@@ -55,8 +55,10 @@ std::ptrdiff_t threads_of_this_process() {
 /// Whether no more than `most` threads are left in the end: join() returns a moment before the kernel drops a thread from its list.
 bool no_more_threads_than(std::ptrdiff_t most) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (threads_of_this_process() > most)
+  while (threads_of_this_process() > most) {
     if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::yield();
+  }
   return true;
 }
 

@@ -38,7 +38,7 @@ struct chunkwise {
           z(memory.numbers<Kernel, Real>(C)),
           out(memory.numbers<Kernel, Real>(C)),
           border{memory.numbers<Kernel, Real>(C), memory.numbers<Kernel, Real>(C)},
-          decays(memory, (std::max)(C, decays_at_once), std::type_identity<Kernel>()) {}
+          decays(memory, sweep_decays<Kernel, direction::forward>::tokens_for(C), std::type_identity<Kernel>()) {}
 
     kernel::tile<Real> q, k, weighted, qt, v, N;  // (C, Dk) (C, Dk) (C, Dk) (Dk, C) (C, Dv) (C, Dv)
     kernel::tile<Real> A, M;                      // (C, C) of key and query
@@ -82,8 +82,6 @@ struct chunkwise {
   chunkwise_gradient gradient() const { return {size, recompute}; }
 
  private:
-  static constexpr index_t decays_at_once = 128;  // tokens; 16 were 2 % slower
-
   template <class Kernel, direction Way, class T, class Mask, class Norm, class Real>
   static void sweep(const head<T, Mask>& x, const Norm& norm, scratch<Kernel, Real>& w, meeting<Kernel, Real>& m, index_t first,
                     index_t last, duties duty) {
@@ -98,7 +96,7 @@ struct chunkwise {
     }
     kernel::carried_decay<Real> carried(*state.owed);
 
-    index_t begin = 0, end = 0;  // tokens whose decays are at hand
+    sweep_decays<Kernel, Way> gaps(w.decays, C, first, last, duty.finish && x.direction == direction::both);
     index_t scanned = 0;         // tokens of the chunk whose weights are at hand
     bool scanned_inner = false;  // and whether it is one like any other
     for (index_t step = 0; step < chunks; ++step) {
@@ -114,15 +112,7 @@ struct chunkwise {
       }
       const bool inner = at > 0 && at + n < L;
       if (Mask::gaps == gap::per_token || !inner || !scanned_inner || n != scanned) {
-        if (at < begin || end < at + n) {
-          const index_t tokens = (std::max)(n, decays_at_once);
-          begin = forwards ? at : (std::max)(first, at + n - tokens);
-          end = forwards ? (std::min)(at + tokens, last) : at + n;
-          fill_decays<Kernel, Way>(x, begin, end - begin, w.decays.template way<Way>());
-          if (duty.finish && x.direction == direction::both)
-            fill_decays<Kernel, other(Way)>(x, begin, end - begin, w.decays.template way<other(Way)>());
-        }
-        const gap_decays decays = w.decays.after(at - begin);
+        const gap_decays decays = gaps.of(x, at, n);
         scan_border<Way>(decays, n, w.border);
         if (duty.finish) scan_block<Kernel>(x, kernel::tile<Real>{w.M.data, n, n, w.M.stride}, decays, x.diagonal);
         scanned = n;

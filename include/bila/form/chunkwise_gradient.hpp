@@ -179,12 +179,14 @@ struct chunkwise_gradient {
 
   template <class T, class Mask, direction Way>
   static void want_chunk(const head<T, Mask>& x, const head_gradient<T>& g, place<Way> at, kernel::ahead& next, duties duty) {
-    const auto read = [&](const rows<const T>& tokens) { next.want(tokens, at.first, at.count); };
-    read(x.q), read(x.k), read(x.v), read(g.dy);
-    const auto written = [&](const gradient_rows<T>& to) {
-      if (!duty.first && to.out.data != nullptr) next.want(to.sum, at.first, at.count);
-    };
-    written(g.q), written(g.k), written(g.v);
+    next.want(x.q, at.first, at.count);
+    next.want(x.k, at.first, at.count);
+    next.want(x.v, at.first, at.count);
+    next.want(g.dy, at.first, at.count);
+    if (duty.first) return;
+    if (g.q.out.data != nullptr) next.want(g.q.sum, at.first, at.count);
+    if (g.k.out.data != nullptr) next.want(g.k.sum, at.first, at.count);
+    if (g.v.out.data != nullptr) next.want(g.v.sum, at.first, at.count);
   }
 
   /// R against the direction, from behind chunk `end` to before chunk `begin`.

@@ -11,19 +11,18 @@ namespace bila::inline v0_1::form {
 
 constexpr direction other(direction way) { return way == direction::forward ? direction::backward : direction::forward; }
 
-/// The decays of the gaps of one chunk, either way, in double. Those of several chunks can be filled at once, for a gap between two
-/// chunks is the last of one and the first of the other: few exponentials wait for each other, many do not.
+/// The decays of the gaps of some tokens, either way, in double.
 struct gap_decays {
   template <class Kernel>
-  gap_decays(kernel::arena& memory, index_t C, std::type_identity<Kernel>)
-      : forward(memory.numbers<Kernel, double>(C + 1)), backward(memory.numbers<Kernel, double>(C + 1)) {}
+  gap_decays(kernel::arena& memory, index_t n, std::type_identity<Kernel>)
+      : forward(memory.numbers<Kernel, double>(n + 1)), backward(memory.numbers<Kernel, double>(n + 1)) {}
 
   template <direction Way>
   double* way() const {
     return Way == direction::forward ? forward : backward;
   }
 
-  /// Of the chunk that starts m tokens later.
+  /// Of the tokens from the m-th on.
   gap_decays after(index_t m) const {
     gap_decays later = *this;
     later.forward += m;
@@ -31,10 +30,11 @@ struct gap_decays {
     return later;
   }
 
-  double *forward, *backward;  // (C + 1) of gap m, the one before token m, 0 <= m <= n
+  double *forward, *backward;  // (n + 1) of gap m, the one before token m, 0 <= m <= n
 };
 
-/// Of the chunk's gaps, crossed this way; a given state enters by the one before the first token or after the last.
+/// Of the gaps of tokens [first, first + n), crossed this way; a given state enters by the one before the head's first token or
+/// after its last.
 template <class Kernel, direction Way, class T, class Mask>
 void fill_decays(const head<T, Mask>& x, index_t first, index_t n, double* lambda) {
   const bool starts = first == 0, ends = first + n == x.k.count;
@@ -48,6 +48,35 @@ void fill_decays(const head<T, Mask>& x, index_t first, index_t n, double* lambd
   if (starts) lambda[0] = x.template initial<Way>().decay;
   if (ends) lambda[n] = x.template initial<Way>().decay;
 }
+
+/// The decays of a sweep's chunks, filled for several of them at a time: a gap between two chunks belongs to both, and exponentials
+/// of 16 tokens wait for each other, 1 % of a selective sweep.
+template <class Kernel, direction Way>
+class sweep_decays {
+ public:
+  static constexpr index_t tokens_for(index_t C) { return (std::max)(C, 128 / C * C); }
+
+  sweep_decays(const gap_decays& room, index_t C, index_t first, index_t last, bool both)
+      : room_(room), C_(C), first_(first), last_(last), both_(both) {}
+
+  template <class T, class Mask>
+  gap_decays of(const head<T, Mask>& x, index_t at, index_t n) {
+    if (at < begin_ || end_ < at + n) {
+      const index_t tokens = tokens_for(C_);
+      begin_ = Way == direction::forward ? at : (std::max)(first_, at + C_ - tokens);
+      end_ = Way == direction::forward ? (std::min)(at + tokens, last_) : at + n;
+      fill_decays<Kernel, Way>(x, begin_, end_ - begin_, room_.template way<Way>());
+      if (both_) fill_decays<Kernel, other(Way)>(x, begin_, end_ - begin_, room_.template way<other(Way)>());
+    }
+    return room_.after(at - begin_);
+  }
+
+ private:
+  gap_decays room_;
+  index_t C_, first_, last_;
+  bool both_;
+  index_t begin_ = 0, end_ = 0;  // tokens whose decays are at hand
+};
 
 template <direction Way, class Real>
 void scan_border(const gap_decays& decays, index_t n, kernel::border_weights<Real>& border) {

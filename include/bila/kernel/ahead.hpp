@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens that will be wanted soon. Chunks of q, k, v and y are four streams that hardware prefetchers lose at every page, so the
-// loops of a kernel ask for a line of the next chunk with each step: in between, a burst of them would keep the multipliers
+// loops of a kernel ask for a line of the next chunk with each step: a burst of them between loops would keep the multipliers
 // waiting.
 #pragma once
 
@@ -9,8 +9,6 @@
 #if !defined(__GNUC__) && (defined(_M_X64) || defined(__SSE__))
 #include <xmmintrin.h>
 #endif
-
-#include <algorithm>
 
 namespace bila::inline v0_1::kernel {
 
@@ -25,7 +23,7 @@ BILA_ALWAYS_INLINE void prefetch(const char* address) {
 
 class ahead {
  public:
-  /// Lines at, at + step, ...: asked for by a loop, one with each of its steps.
+  /// Lines at, at + step, ...: for a loop that asks for one with each of its steps; or none.
   struct run {
     const char* at = nullptr;
     index_t step = 0;
@@ -39,16 +37,17 @@ class ahead {
     const char* const at = reinterpret_cast<const char*>(x.data) + first * stride;
     stream& s = streams_[wanted_++];
     s = stride == bytes ? stream{{at, line}, lines_in(n * bytes), 1} : stream{{at, stride}, n, lines_in(bytes)};
-    if (asked_ == wanted_ - 1) begin();
+    if (taken_ == wanted_ - 1) begin();
   }
 
-  /// The next run for a loop of so many steps; what it reaches past the end of the rows comes after them in memory. Or none.
-  BILA_ALWAYS_INLINE run take(index_t lines) {
+  /// Lines for a loop of so many steps. One that goes on past the last row asks for what lies behind it: to count in the loop costs
+  /// more, 3 to 6 % of a chunk.
+  BILA_ALWAYS_INLINE run take(index_t steps) {
     if (left_ <= 0) return {};
     const run taken = now_;
-    now_.at += lines * now_.step;
-    left_ -= lines;
-    if (left_ <= 0) leave();
+    now_.at += steps * now_.step;
+    left_ -= steps;
+    if (left_ <= 0) begin_next();
     return taken;
   }
 
@@ -59,15 +58,15 @@ class ahead {
   static index_t lines_in(index_t bytes) { return (bytes + line - 1) / line; }
 
   void begin() {
-    now_ = streams_[asked_].first;
-    left_ = streams_[asked_].length;
+    now_ = streams_[taken_].first;
+    left_ = streams_[taken_].length;
   }
 
-  BILA_ALWAYS_INLINE void leave() {
-    stream& s = streams_[asked_];
+  BILA_ALWAYS_INLINE void begin_next() {
+    stream& s = streams_[taken_];
     s.first.at += line;
-    if (--s.runs == 0) ++asked_;
-    if (asked_ < wanted_) begin();
+    if (--s.runs == 0) ++taken_;
+    if (taken_ < wanted_) begin();
   }
 
   struct stream {  // rows without gaps between them are one run, others a run for each of their lines
@@ -75,7 +74,7 @@ class ahead {
     index_t length, runs;
   };
   stream streams_[most];
-  int wanted_ = 0, asked_ = 0;
+  int wanted_ = 0, taken_ = 0;
   run now_;
   index_t left_ = 0;  // lines of it
 };

@@ -37,20 +37,18 @@ namespace simd = Eigen::internal;
 template <class Packet>
 inline constexpr index_t width = simd::unpacket_traits<Packet>::size;
 
-inline constexpr bool many_registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32;
-
-// Rows of a tile. Six by four packets fill 29 of 32 registers and load ten times for 24 multiply-adds; eight by two, for 16. That
-// is 1.00 to 1.05 times as fast on a core of its own and 1.07 to 1.13 times where another thread of the core loads too. Six by two
-// fill 16 registers.
-template <int Packets>
-inline constexpr int tile_rows = many_registers&& Packets < 4 ? 8 : 6;
-
+/// Six rows by four packets fill 29 of 32 registers and load ten times for 24 multiply-adds; eight by two, for 16. That is 1.00 to
+/// 1.05 times as fast on a core of its own and 1.07 to 1.13 times where another thread of the core loads too. Of 16 registers six
+/// by two fill 15: measured best or equal on AVX2 and SSE.
 template <int Packets, class Visit>
 BILA_ALWAYS_INLINE void panel(index_t rows, index_t j, const Visit& visit) {
-  constexpr int most = tile_rows<Packets>;
+  constexpr int most = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS < 32 || Packets == 4 ? 6 : 8;
   index_t i = 0;
-  for (; i + most <= rows && (most == 8 || rows - i != 8); i += most) visit.template operator()<most, Packets>(i, j);
-  for (; i + 4 <= rows; i += 4) visit.template operator()<4, Packets>(i, j);  // eight are twice four
+  for (; i + most <= rows; i += most) {
+    if (most == 6 && (rows - i == 8 || rows - i == 9)) break;  // two tiles of four waste less than six and one by one
+    visit.template operator()<most, Packets>(i, j);
+  }
+  for (; i + 4 <= rows; i += 4) visit.template operator()<4, Packets>(i, j);
   for (; i < rows; ++i) visit.template operator()<1, Packets>(i, j);
 }
 
@@ -60,18 +58,18 @@ template <index_t Width, class Visit>
 BILA_ALWAYS_INLINE void for_each_tile(index_t rows, index_t columns, const Visit& visit) {
   const index_t end = kernel::round_up(columns, Width);
   index_t j = 0;
-  if constexpr (many_registers)
+  if constexpr (EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32)
     for (; j + 4 * Width <= end; j += 4 * Width) panel<4>(rows, j, visit);
   for (; j + 2 * Width <= end; j += 2 * Width) panel<2>(rows, j, visit);
   if (j < end) panel<1>(rows, j, visit);
 }
 
-/// What a loop does beside its products: nothing.
-struct nothing_ahead {
+/// What multiply_add does with each step beside its products: nothing.
+struct nothing_beside {
   void operator()() const {}
 };
 
-/// Or it asks for one line of what is wanted next with each step, as long as there is any.
+/// Asks for a line of what is wanted next with each step of a loop, as long as there is one.
 struct line_ahead {
   BILA_ALWAYS_INLINE line_ahead(ahead* next, index_t steps) : lines(next == nullptr ? ahead::run() : next->take(steps)) {}
 
@@ -85,7 +83,7 @@ struct line_ahead {
 };
 
 /// sum += A B, with A (Rows, depth) at a, or A^T (depth, Rows) when `Transposed`, and B (depth, Packets) at b.
-template <bool Transposed, class Real, class Packet, int Rows, int Packets, class Beside = nothing_ahead>
+template <bool Transposed, class Real, class Packet, int Rows, int Packets, class Beside = nothing_beside>
 BILA_ALWAYS_INLINE void multiply_add(Packet (&sum)[Rows][Packets], index_t depth, const Real* a, index_t a_stride, const Real* b,
                                      index_t b_stride, Beside beside = {}) {
   constexpr index_t step = width<Packet>;
@@ -223,7 +221,7 @@ struct floats {
 };
 #endif
 
-/// Rounds to `Real`, `Add` to what is there.
+/// Stores x rounded to `Real`; `Add`: onto what is there.
 template <bool Add = false, class Real, class Packet>
 BILA_ALWAYS_INLINE void store_rounded(Real* to, const Packet& x) {
   if constexpr (std::is_same_v<Real, double>) {
@@ -245,7 +243,7 @@ BILA_ALWAYS_INLINE void store_rounded(Real* to, const Packet& x) {
   }
 }
 
-/// A few columns of scan_square, from `first` on: their running products stay in registers, two chains of them, for one waits for
+/// A few columns of scan_square, from `first` on: their running products stay in registers, where one packet alone would wait for
 /// itself. A product begins as one where its column meets the diagonal.
 template <int Packets, class Packet, class Real>
 BILA_ALWAYS_INLINE void scan_columns(const tile<Real>& M, const double* up, const double* down, index_t first) {
@@ -254,7 +252,7 @@ BILA_ALWAYS_INLINE void scan_columns(const tile<Real>& M, const double* up, cons
   unit[all] = 1;
   const index_t n = M.rows, last = (std::min)(first + all, n);
   Packet product[Packets];
-  const auto start = [&] {
+  const auto start = [&]() BILA_LAMBDA_INLINE {
     BILA_UNROLL
     for (int p = 0; p < Packets; ++p) product[p] = simd::pset1<Packet>(0.0);
   };

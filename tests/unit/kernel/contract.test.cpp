@@ -906,11 +906,34 @@ TEMPLATE_TEST_CASE("tokens in one call are tokens one by one, in either order", 
       }
 }
 
+TEMPLATE_TEST_CASE("row sums add the keys one by one, whatever the tiles", "", (on<bila::kernel::eigen, float>),
+                   (on<bila::kernel::eigen, double>)) {
+  using Kernel = typename TestType::kernel;
+  using Real = typename TestType::real;
+  test::random_source from(405);
+  const index_t m = 71, n = 41, Dk = 13;
+  const auto k = random<Real>(from, n, Dk), qt = random<Real>(from, Dk, m), M = random<Real>(from, n, m),
+             z = random<Real>(from, 1, m);
+  const auto rest = [](const plain<Real>& x, index_t first) {
+    plain<Real> result(x.rows - first, x.columns);
+    for (index_t j = first; j < x.rows; ++j)
+      for (index_t i = 0; i < x.columns; ++i) result(j - first, i) = x(j, i);
+    return result;
+  };
+  const verbs<Kernel, Real> run{};
+  const auto at_once = run.score(k, qt, M, &z);
+  for (const index_t split : {1, 5, 6, 8, 17, 40}) {
+    const auto first = run.score(k.part(split, Dk), qt, M.part(split, m), &z);
+    const auto second = run.score(rest(k, split), qt, rest(M, split), &first.z);
+    CHECK(same_bits(second.z, at_once.z));
+  }
+}
+
 TEMPLATE_TEST_CASE("an element has the same bits at any address, beside any other rows and columns", "", ALL_LAYERS) {
   using Kernel = typename TestType::kernel;
   using Real = typename TestType::real;
   test::random_source from(402);
-  const shape s{39, 37, 21, 43};
+  const shape s{71, 37, 21, 71};  // wider than four packets of 16 numbers
   const auto q = random<Real>(from, s.m, s.Dk), k = random<Real>(from, s.n, s.Dk), v = random<Real>(from, s.n, s.Dv);
   const auto N = random<Real>(from, s.m, s.Dv), S = random<Real>(from, s.Dk, s.Dv), A = random<Real>(from, s.n, s.m),
              M = random<Real>(from, s.n, s.m), E = random<Real>(from, s.n, s.n);
