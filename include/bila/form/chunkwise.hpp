@@ -19,7 +19,7 @@ namespace bila::inline v0_1::form {
 /// the one that comes first leaves q H or q G in y, the other adds the rest and normalises; no state is stored.
 /// Source: LION (arXiv 2502.16249), the chunkwise form, with carried states as in Mamba-2 (arXiv 2405.21060).
 struct chunkwise {
-  index_t size = 32;       // tokens per chunk, >= 1; within 5 % of the best at D = 32 to 128 (bench/chunk_size.bench.cpp)
+  index_t size = 32;       // tokens per chunk, >= 1; at D = 64 within 7 % of the best (bench/chunk_size.bench.cpp)
   bool recompute = false;  // the gradient keeps one state per sqrt(L / size) chunks instead of one per chunk, and computes more
 
   complaint check() const { return size >= 1 ? complaint() : sentence("chunkwise.size = ", size, ", it must be >= 1"); }
