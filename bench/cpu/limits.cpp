@@ -75,7 +75,8 @@ class neighbours {
   bool wait() {
     if (patience_ <= 0) return false;
     std::this_thread::sleep_for(std::chrono::seconds(1));
-    return --patience_, true;
+    patience_ -= 1;
+    return true;
   }
 
  private:
@@ -92,8 +93,8 @@ struct timing {
   double capacity = 1;  // operations that the loop would have done in that time
   bool contended = true, crowded = true;
 
-  bool busy() const { return contended || crowded; }
   int disturbances() const { return (contended ? 2 : 0) + (crowded ? 1 : 0); }
+  bool busy() const { return disturbances() > 0; }
 };
 
 /// Medians of nine rounds of at least 4 ms, each between two runs of the loop: the clock of a busy processor wanders within a
