@@ -60,8 +60,8 @@ double flop(const bila::form::chunkwise& form, const shape& s) {
 template <class Mask>
 bila::form::choice picked(const shape& s) {
   const bila::form::head_size size{s.L, s.Dk, s.Dv};
-  return s.in_double ? bila::form::automatic::pick<double, Mask>(size, bila::direction::both, 1)
-                     : bila::form::automatic::pick<float, Mask>(size, bila::direction::both, 1);
+  return s.in_double ? bila::form::automatic::pick<double>(size, Mask::gaps, bila::direction::both, 1)
+                     : bila::form::automatic::pick<float>(size, Mask::gaps, bila::direction::both, 1);
 }
 
 template <class Mask>

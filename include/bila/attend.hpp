@@ -115,12 +115,26 @@ complaint check_gaps(const Mask& mask, const inputs<T>& in, const geometry& size
   return {};
 }
 
-/// The mask's shapes and its values.
-template <class Mask, class T>
-complaint check_mask(const Mask& mask, const inputs<T>& in, const geometry& size) {
-  complaint wrong = check_mask_shape(mask, in, size);
-  return wrong.empty() ? check_gaps(mask, in, size) : wrong;
-}
+/// A call's mask and norm, whatever their types: how forms see them, and what can be wrong with them.
+template <class T>
+struct policies {
+  template <class Mask, class Norm>
+  policies(const Mask& any_mask, const Norm& any_norm)
+      : mask(form::view_of_mask(any_mask)), norm(form::view_of_norm<real_of<T>>(any_norm)) {
+    check_norm = [](const void* any) { return check_itself(*static_cast<const Norm*>(any)); };
+    check_mask = [](const void* any, const inputs<T>& in, const geometry& size, named_tensors written) {
+      const Mask& asked = *static_cast<const Mask*>(any);
+      complaint wrong = check_gates_apart(written, asked);  // before its values are looked at
+      if (wrong.empty()) wrong = check_mask_shape(asked, in, size);
+      return wrong.empty() ? check_gaps(asked, in, size) : wrong;
+    };
+  }
+
+  form::mask_view mask;
+  form::norm_view<real_of<T>> norm;
+  complaint (*check_norm)(const void* norm);
+  complaint (*check_mask)(const void* mask, const inputs<T>& in, const geometry& size, named_tensors written);
+};
 
 template <class T>
 BILA_NOINLINE complaint check_state_decay(const char* name, const state<T>& x) {
@@ -138,29 +152,19 @@ complaint check_state_decays(const inputs<T>& in) {
   return wrong.empty() ? check_state_decay("initial_backward", in.initial_backward) : wrong;
 }
 
-/// What can be wrong with the tensors, whatever the mask.
-template <class T>
-BILA_NOINLINE complaint check_tensors(const inputs<T>& in, const outputs<T>& out, const state_rules& rules) {
-  complaint wrong = check(in, out);
-  if (wrong.empty()) wrong = check_states(in, out, rules);
-  return wrong.empty() ? check_state_decays(in) : wrong;
-}
-
 /// All that can be wrong with a call.
-template <class Kernel, class Form, class Mask, class Norm, class T>
-complaint check_call(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
-                     const outputs<T>& out) {
+template <class Kernel, class Form, class T>
+BILA_NOINLINE complaint check_call(const cpu& backend, const Form& form, const policies<T>& with, const inputs<T>& in,
+                                   const outputs<T>& out) {
   complaint wrong = check(backend);
-  if constexpr (requires { form.check(); })
-    if (wrong.empty()) wrong = form.check();
-  if constexpr (requires { norm.check(); })
-    if (wrong.empty()) wrong = norm.check();
-  if (wrong.empty()) wrong = check_tensors(in, out, rules_of<Form, Mask, Norm>(in.direction));
-  if (wrong.empty()) wrong = check_gates_apart(written_to(out), mask);  // before its values are looked at
-  if (wrong.empty()) wrong = check_mask(mask, in, geometry_of(in, out.y));
-  if (!wrong.empty() || backend.workspace.empty()) return wrong;
-  const schedule s = plan<Kernel>(backend, form, in, out);
-  return check_workspace(backend, s);
+  if (wrong.empty()) wrong = check_itself(form);
+  if (wrong.empty()) wrong = with.check_norm(with.norm.norm);
+  if (wrong.empty()) wrong = check(in, out);
+  if (wrong.empty()) wrong = check_states(in, out, rules_of<Form>(with.mask.gapped, with.norm.uses_row_sum, in.direction));
+  if (wrong.empty()) wrong = check_state_decays(in);
+  if (wrong.empty()) wrong = with.check_mask(with.mask.mask, in, geometry_of(in, out.y), written_to(out));
+  if (wrong.empty() && !backend.workspace.empty()) wrong = check_workspace(backend, plan<Kernel>(backend, form, in, out));
+  return wrong;
 }
 
 /// One head's part of a state.
@@ -192,17 +196,17 @@ rows<T> rows_of(const tensor_view<T>& x, const geometry& size, index_t b, index_
 }
 
 /// What a form reads of segment n of head h of batch row b; what it writes is still to be set.
-template <class Mask, class T>
-BILA_NOINLINE form::head<T, Mask> head_of(index_t b, index_t h, index_t n, const Mask& mask, const inputs<T>& in,
-                                          const geometry& size) {
+template <class T>
+BILA_NOINLINE form::head<T> head_of(index_t b, index_t h, index_t n, const form::mask_view& mask, const inputs<T>& in,
+                                    const geometry& size) {
   const segments pieces = segments_of(in, size);
   const segment queries = pieces(b, n), keys = size.Lk == size.L ? queries : segment{0, size.Lk};
   const index_t sequence = b * pieces.count() + n;
-  form::head<T, Mask> head;
+  form::head<T> head;
   head.q = rows_of(in.q, size, b, h, queries);
   head.k = rows_of(in.k, size, b, h, keys);
   head.v = rows_of(in.v, size, b, h, keys);
-  head.mask = {&mask, b, h, queries.first};
+  head.mask = {mask, b, h, queries.first};
   head.scale = in.scale;
   head.diagonal = in.diagonal;
   head.direction = in.direction;
@@ -212,15 +216,15 @@ BILA_NOINLINE form::head<T, Mask> head_of(index_t b, index_t h, index_t n, const
 }
 
 /// One share of one segment of one head, or a half of it; `between` is for what halves pass on to each other.
-template <class Kernel, class Form, class Mask, class Norm, class T>
-void run_task(index_t task, form::stage at, kernel::arena memory, std::byte* between, const schedule& s, const Form& form,
-              const Mask& mask, const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
+template <class Kernel, class Form, class T>
+BILA_NOINLINE void run_task(index_t task, form::stage at, kernel::arena memory, std::byte* between, const schedule& s,
+                            const Form& form, const policies<T>& with, const inputs<T>& in, const outputs<T>& out) {
   const index_t half = task % s.halves, whole = task / s.halves;
   const index_t share = whole % s.shares, n = whole / s.shares % s.segments;
   const index_t h = whole / s.shares / s.segments % out.y.heads(), b = whole / s.shares / s.segments / out.y.heads();
   const geometry size = geometry_of(in, out.y);
   const segment piece = segments_of(in, size)(b, n);
-  form::head<T, Mask> head = head_of(b, h, n, mask, in, size);
+  form::head<T> head = head_of(b, h, n, with.mask, in, size);
   head.y = rows_of(out.y, size, b, h, piece);
   if (out.row_sum.data != nullptr) head.row_sum = rows_of(out.row_sum, size, b, h, piece);
   head.final_forward = head_state_of(out.final_forward, b * s.segments + n, h);
@@ -230,9 +234,9 @@ void run_task(index_t task, form::stage at, kernel::arena memory, std::byte* bet
     if constexpr (meets<Kernel, Form, T>) {
       const kernel::arena meeting(at == form::stage::whole ? memory.take(s.meeting_bytes)
                                                            : between + static_cast<std::size_t>(whole) * s.meeting_bytes);
-      form.template run<Kernel>(head, norm, part, memory, meeting);
+      form.template run<Kernel>(head, with.norm, part, memory, meeting);
     } else {
-      form.template run<Kernel>(head, norm, part, memory);
+      form.template run<Kernel>(head, with.norm, part, memory);
     }
   } else if (share == 0 && half == 0) {
     pass_on(head.initial_forward, head.final_forward);
@@ -241,8 +245,24 @@ void run_task(index_t task, form::stage at, kernel::arena memory, std::byte* bet
   if (in.lengths.empty() || share != 0 || half != 0) return;
   for (index_t l = head.q.count; l < out.y.length(); ++l) {
     for (index_t d = 0; d < out.y.features(); ++d) out.y(b, h, l, d) = T(0);
-    if (Norm::uses_row_sum && out.row_sum.data != nullptr) out.row_sum(b, h, l, 0) = 0;
+    if (with.norm.uses_row_sum && out.row_sum.data != nullptr) out.row_sum(b, h, l, 0) = 0;
   }
+}
+
+/// Checks a call, then runs it; or returns what is wrong with it.
+template <class Kernel, class Form, class T>
+BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, const policies<T>& with, const inputs<T>& in,
+                                    const outputs<T>& out) {
+  if (complaint wrong = check_call<Kernel>(backend, form, with, in, out); !wrong.empty()) return wrong;
+  const schedule s = plan<Kernel>(backend, form, in, out);
+  const auto run = [&](form::stage at) {
+    run_tasks(backend, s, [&](index_t task, kernel::arena memory, std::byte* between) {
+      run_task<Kernel>(task, at, memory, between, s, form, with, in, out);
+    });
+  };
+  run(s.halves == 1 ? form::stage::whole : form::stage::leaving);
+  if (s.halves == 2) run(form::stage::finishing);
+  return {};
 }
 
 }  // namespace detail
@@ -266,16 +286,8 @@ void attend(const cpu& backend, const Form& form, const Mask& mask, const Norm& 
                 "bila::attend: this mask offers weights of pairs but no gaps, so only form::full and form::automatic accept it");
   static_assert(normaliser<Norm>, "bila::attend: this type is no norm (see bila/norm/none.hpp)");
   if constexpr (detail::accepts<Form, Mask> && normaliser<Norm>) {
-    if (const complaint wrong = detail::check_call<Kernel>(backend, form, mask, norm, in, out); !wrong.empty()) raise(wrong);
-    const detail::schedule s = detail::plan<Kernel>(backend, form, in, out);
-    const auto run = [&](form::stage at) {
-      detail::run_tasks(backend, s, [&](index_t task, kernel::arena memory, std::byte* between) {
-        detail::run_task<Kernel>(task, at, memory, between, s, form, mask, norm, in, out);
-      });
-    };
-    if (s.halves == 1) return run(form::stage::whole);
-    run(form::stage::leaving);
-    run(form::stage::finishing);
+    const complaint wrong = detail::run_checked<Kernel>(backend, form, detail::policies<T>(mask, norm), in, out);
+    if (!wrong.empty()) raise(wrong);
   }
 }
 
@@ -297,7 +309,8 @@ template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, clas
 std::size_t workspace_bytes(cpu backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
                             const outputs<T>& out) {
   backend.workspace = {};
-  if (const complaint wrong = detail::check_call<Kernel>(backend, form, mask, norm, in, out); !wrong.empty()) raise(wrong);
+  const complaint wrong = detail::check_call<Kernel>(backend, form, detail::policies<T>(mask, norm), in, out);
+  if (!wrong.empty()) raise(wrong);
   const detail::schedule s = detail::plan<Kernel>(backend, form, in, out);
   return s.bytes();
 }

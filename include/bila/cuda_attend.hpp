@@ -86,12 +86,11 @@ inline complaint check_workspace(const on& backend, std::size_t needed) {
 /// All that can be wrong with a call, but for the numbers in its tensors, which are the device's.
 template <class Tiles, class Form, class Mask, class Norm, class T>
 complaint check_call(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
-  complaint wrong;
-  if constexpr (requires { form.check(); }) wrong = form.check();
-  if constexpr (requires { norm.check(); })
-    if (wrong.empty()) wrong = norm.check();
+  const auto rules = bila::detail::rules_of<Form>(gapped<Mask>, Norm::uses_row_sum, in.direction);
+  complaint wrong = bila::detail::check_itself(form);
+  if (wrong.empty()) wrong = bila::detail::check_itself(norm);
   if (wrong.empty()) wrong = check(in, out);
-  if (wrong.empty()) wrong = bila::detail::check_states(in, out, bila::detail::rules_of<Form, Mask, Norm>(in.direction));
+  if (wrong.empty()) wrong = bila::detail::check_states(in, out, rules);
   if (wrong.empty()) wrong = bila::detail::check_gates_apart(bila::detail::written_to(out), mask);
   const geometry size = geometry_of(in, out.y);
   if (wrong.empty()) wrong = bila::detail::check_mask_shape(mask, in, size);

@@ -18,8 +18,14 @@ inline namespace BILA_CUDA_ARCHITECTURES {
 template <class Tiles, class Form, class Mask, class Norm, class T>
 complaint check_gradient(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const saved<T>& kept,
                          const output_gradients<T>& dy, const gradients<T>& to) {
-  if (complaint wrong = bila::detail::check_gradient_shapes(form, mask, norm, in, kept, dy, to); !wrong.empty()) return wrong;
-  if (complaint wrong = check_widths<Tiles>(geometry_of(in, kept.y)); !wrong.empty()) return wrong;
+  const auto rules = bila::detail::rules_of<Form>(gapped<Mask>, Norm::uses_row_sum, in.direction);
+  const geometry size = geometry_of(in, kept.y);
+  complaint wrong = bila::detail::check_itself(form);
+  if (wrong.empty()) wrong = bila::detail::check_itself(norm);
+  if (wrong.empty()) wrong = bila::detail::check_gradient_tensors(rules, in, kept, dy, to);
+  if (wrong.empty()) wrong = bila::detail::check_gradient_mask(mask, in, to, size);
+  if (wrong.empty()) wrong = check_widths<Tiles>(size);
+  if (!wrong.empty()) return wrong;
   if (to.log_decay.data != nullptr && !pulls_back_tokens<Mask> && !pulls_back_heads<Mask>)
     return "gradients.log_decay is given, but this mask has no gradient_of() for a kernel: ask for log_forward and log_backward";
   return {};

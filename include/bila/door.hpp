@@ -70,9 +70,18 @@ struct state_rules {
   direction looks;  // of the call
 };
 
-template <class Form, class Mask, class Norm>
-state_rules rules_of(direction looks) {
-  return {!std::same_as<Form, form::full>, gapped<Mask>, Norm::uses_row_sum, looks};
+template <class Form>
+state_rules rules_of(bool mask_has_gaps, bool norm_uses_row_sum, direction looks) {
+  return {!std::same_as<Form, form::full>, mask_has_gaps, norm_uses_row_sum, looks};
+}
+
+/// What is wrong with a form or a norm by itself.
+template <class Policy>
+complaint check_itself(const Policy& policy) {
+  if constexpr (requires { policy.check(); })
+    return policy.check();
+  else
+    return {};
 }
 
 /// A state needs a form and a mask that have it, a direction that looks there, and row sums if the norm does.

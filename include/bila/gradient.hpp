@@ -35,17 +35,53 @@ rows<real_of<T>> room_for_sum(kernel::arena& memory, index_t L, index_t width) {
   }
 }
 
-template <class Form, class Mask, class Norm, class T>
-complaint check_gradient_call(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
-                              const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
+/// The same as `policies`, and how the mask turns the gradient of its gaps into that of its parameters; null where it does not.
+template <class T>
+struct gradient_policies : policies<T> {
+  using to_parameters = tensor_view<real_of<T>>;
+
+  template <class Mask, class Norm>
+  gradient_policies(const Mask& any_mask, const Norm& any_norm) : policies<T>(any_mask, any_norm) {
+    check_gradient = [](const void* any, const inputs<T>& in, const gradients<T>& to, const geometry& size) {
+      const Mask& asked = *static_cast<const Mask*>(any);
+      complaint wrong = check_gradient_mask(asked, in, to, size);
+      return wrong.empty() ? check_gaps(asked, in, size) : wrong;
+    };
+    if constexpr (has_log_decay<Mask, T>) {
+      if constexpr (Mask::gaps == gap::per_token)
+        pull_back_tokens = [](const void* any, index_t b, index_t h, const segment& piece, const double* forward,
+                              const double* backward, const to_parameters& to) {
+          static_cast<const Mask*>(any)->pull_back(b, h, piece.first, piece.count, forward, backward, to);
+        };
+      else
+        pull_back_head = [](const void* any, index_t h, double forward, double backward, const to_parameters& to) {
+          static_cast<const Mask*>(any)->pull_back(h, forward, backward, to);
+        };
+    }
+  }
+
+  complaint (*check_gradient)(const void* mask, const inputs<T>& in, const gradients<T>& to, const geometry& size);
+  void (*pull_back_tokens)(const void* mask, index_t b, index_t h, const segment& piece, const double* forward,
+                           const double* backward, const to_parameters& to) = nullptr;
+  void (*pull_back_head)(const void* mask, index_t h, double forward, double backward, const to_parameters& to) = nullptr;
+};
+
+template <class Form, class T>
+BILA_NOINLINE complaint check_gradient_call(const cpu& backend, const Form& form, const gradient_policies<T>& with,
+                                            const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
+                                            const gradients<T>& to) {
+  const state_rules rules = rules_of<Form>(with.mask.gapped, with.norm.uses_row_sum, in.direction);
   complaint wrong = check(backend);
-  if (wrong.empty()) wrong = check_gradient_shapes(form, mask, norm, in, kept, dy, to);
+  if (wrong.empty()) wrong = check_itself(form);
+  if (wrong.empty()) wrong = with.check_norm(with.norm.norm);
+  if (wrong.empty()) wrong = check_gradient_tensors(rules, in, kept, dy, to);
   if (wrong.empty()) wrong = check_state_decays(in);
-  return wrong.empty() ? check_gaps(mask, in, geometry_of(in, kept.y)) : wrong;
+  if (wrong.empty()) wrong = with.check_gradient(with.mask.mask, in, to, geometry_of(in, kept.y));
+  return wrong;
 }
 
 template <class Kernel, class Form, class T>
-schedule plan_gradient(const cpu& backend, const Form& form, const inputs<T>& in, const geometry& size) {
+BILA_NOINLINE schedule plan_gradient(const cpu& backend, const Form& form, const inputs<T>& in, const geometry& size) {
   const form::head_size largest = largest_head(in, size);
   kernel::arena counter;
   for (const index_t width : {size.Dk, size.Dk, size.Dv}) room_for_sum<Kernel, T>(counter, largest.L, width);
@@ -63,11 +99,10 @@ schedule plan_gradient(const cpu& backend, const Form& form, const inputs<T>& in
 }
 
 /// A decay of exactly zero passes nothing, however the sums around it are rounded; nor does a border.
-template <direction Way, class Mask>
-void clear_dead_gaps(const form::head_mask<Mask>& mask, index_t count, double* gaps) {
+inline BILA_NOINLINE void clear_dead_gaps(const form::head_mask& mask, direction way, index_t count, double* gaps) {
   gaps[0] = gaps[count] = 0;
   for (index_t t = 1; t < count; ++t)
-    if (const double log = mask.template log_decay<Way>(t); log < -700 && std::exp(log) == 0) gaps[t] = 0;
+    if (mask.decay(way, t) == 0) gaps[t] = 0;
 }
 
 template <class Real>
@@ -85,11 +120,10 @@ void clear_tokens(const tensor_view<T>& to, index_t b, index_t h, index_t first)
 }
 
 /// A call's arguments, as every task needs them.
-template <class Form, class Mask, class Norm, class T>
+template <class Form, class T>
 struct gradient_call {
   const Form& form;
-  const Mask& mask;
-  const Norm& norm;
+  const gradient_policies<T>& with;
   const inputs<T>& in;
   const saved<T>& kept;
   const output_gradients<T>& dy;
@@ -98,9 +132,9 @@ struct gradient_call {
 };
 
 /// One segment of the heads of one group, in order.
-template <class Kernel, class Form, class Mask, class Norm, class T>
-void run_gradient_task(index_t task, kernel::arena memory, scalar_gradients* parts, const schedule& s,
-                       const gradient_call<Form, Mask, Norm, T>& c) {
+template <class Kernel, class Form, class T>
+BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_gradients* parts, const schedule& s,
+                                     const gradient_call<Form, T>& c) {
   using Real = real_of<T>;
   const geometry& size = c.size;
   const index_t groups = head_groups(c.in), n = task % s.segments, group = task / s.segments % groups,
@@ -128,7 +162,7 @@ void run_gradient_task(index_t task, kernel::arena memory, scalar_gradients* par
       if (result.first) clear_tokens(to, b, h / sharing, c.in.lengths.empty() ? to.length() : piece.count);
       return result;
     };
-    const form::head<T, Mask> head = head_of(b, h, n, c.mask, c.in, size);
+    const form::head<T> head = head_of(b, h, n, c.with.mask, c.in, size);
     form::head_gradient<T> g;
     g.y = rows_of(c.kept.y, size, b, h, piece);
     if (c.kept.row_sum.data != nullptr) g.row_sum = rows_of(c.kept.row_sum, size, b, h, piece);
@@ -140,49 +174,48 @@ void run_gradient_task(index_t task, kernel::arena memory, scalar_gradients* par
     g.q = sum_rows(c.to.q, sum_q);
     g.k = sum_rows(c.to.k, sum_k);
     g.v = sum_rows(c.to.v, sum_v);
-    if constexpr (gapped<Mask>)
-      if (Mask::gaps != gap::none || c.to.log_forward.data != nullptr || c.to.log_backward.data != nullptr || head.has_states()) {
-        g.forward = forward;
-        g.backward = backward;
-        std::fill_n(forward, piece.count + 1, 0.0);
-        std::fill_n(backward, piece.count + 1, 0.0);
-      }
+    if (head.mask.gapped && (head.mask.gaps != gap::none || c.to.log_forward.data != nullptr || c.to.log_backward.data != nullptr ||
+                             head.has_states())) {
+      g.forward = forward;
+      g.backward = backward;
+      std::fill_n(forward, piece.count + 1, 0.0);
+      std::fill_n(backward, piece.count + 1, 0.0);
+    }
 
     if (piece.count > 0) {
       kernel::arena inside = memory;  // each head starts over
-      c.form.gradient().template run<Kernel>(head, g, c.norm, inside);
+      c.form.gradient().template run<Kernel>(head, g, c.with.norm, inside);
     } else {
       pass_on(g.final_forward, g.initial_forward);
       pass_on(g.final_backward, g.initial_backward);
     }
 
     scalar_gradients& part = parts[(b * size.H + h) * s.segments + n] = {0, 0, g.scale, g.diagonal};
-    if constexpr (gapped<Mask>) {
-      if (g.forward == nullptr) continue;
-      const auto at_border = [&](const state<Real>& to, double decay, double gradient) {
-        if (to.log_decay.data != nullptr) to.log_decay(sequence, h, 0, 0) = decay == 0 ? Real(0) : static_cast<Real>(gradient);
-      };
-      at_border(c.to.initial_forward, head.initial_forward.decay, forward[0]);
-      at_border(c.to.initial_backward, head.initial_backward.decay, backward[piece.count]);
-      clear_dead_gaps<direction::forward>(head.mask, piece.count, forward);
-      clear_dead_gaps<direction::backward>(head.mask, piece.count, backward);
-      part.forward = std::accumulate(forward, forward + piece.count, 0.0);
-      part.backward = std::accumulate(backward, backward + piece.count, 0.0);
-      write_gaps(c.to.log_forward, b, h, piece, forward);
-      write_gaps(c.to.log_backward, b, h, piece, backward);
-      if constexpr (pulls_back<Mask, Real> && Mask::gaps == gap::per_token)
-        if (c.to.log_decay.data != nullptr) c.mask.pull_back(b, h, piece.first, piece.count, forward, backward, c.to.log_decay);
-      if (c.in.lengths.empty()) continue;
-      clear_tokens(c.to.log_forward, b, h, piece.count);
-      clear_tokens(c.to.log_backward, b, h, piece.count);
-      if constexpr (Mask::gaps == gap::per_token) clear_tokens(c.to.log_decay, b, h, piece.count);
-    }
+    if (g.forward == nullptr) continue;
+    const auto at_border = [&](const state<Real>& to, double decay, double gradient) {
+      if (to.log_decay.data != nullptr) to.log_decay(sequence, h, 0, 0) = decay == 0 ? Real(0) : static_cast<Real>(gradient);
+    };
+    at_border(c.to.initial_forward, head.initial_forward.decay, forward[0]);
+    at_border(c.to.initial_backward, head.initial_backward.decay, backward[piece.count]);
+    clear_dead_gaps(head.mask, direction::forward, piece.count, forward);
+    clear_dead_gaps(head.mask, direction::backward, piece.count, backward);
+    part.forward = std::accumulate(forward, forward + piece.count, 0.0);
+    part.backward = std::accumulate(backward, backward + piece.count, 0.0);
+    write_gaps(c.to.log_forward, b, h, piece, forward);
+    write_gaps(c.to.log_backward, b, h, piece, backward);
+    if (c.with.pull_back_tokens != nullptr && c.to.log_decay.data != nullptr)
+      c.with.pull_back_tokens(c.with.mask.mask, b, h, piece, forward, backward, c.to.log_decay);
+    if (c.in.lengths.empty()) continue;
+    clear_tokens(c.to.log_forward, b, h, piece.count);
+    clear_tokens(c.to.log_backward, b, h, piece.count);
+    if (head.mask.gaps == gap::per_token) clear_tokens(c.to.log_decay, b, h, piece.count);
   }
 }
 
 /// What is summed over batch rows, heads and segments, in that order.
-template <class Mask, class T>
-void sum_scalars(const Mask& mask, const gradients<T>& to, const scalar_gradients* parts, const geometry& size, index_t segments) {
+template <class T>
+BILA_NOINLINE void sum_scalars(const gradient_policies<T>& with, const gradients<T>& to, const scalar_gradients* parts,
+                               const geometry& size, index_t segments) {
   double scale = 0, diagonal = 0;
   for (index_t p = 0; p < size.B * size.H * segments; ++p) {
     scale += parts[p].scale;
@@ -190,19 +223,34 @@ void sum_scalars(const Mask& mask, const gradients<T>& to, const scalar_gradient
   }
   if (to.scale != nullptr) *to.scale = scale;
   if (to.diagonal != nullptr) *to.diagonal = diagonal;
-  if constexpr (has_log_decay<Mask, T>)
-    if constexpr (Mask::gaps == gap::per_head) {
-      if (to.log_decay.data == nullptr) return;
-      for (index_t h = 0; h < size.H; ++h) {
-        double forward = 0, backward = 0;
-        for (index_t b = 0; b < size.B; ++b)
-          for (index_t n = 0; n < segments; ++n) {
-            forward += parts[(b * size.H + h) * segments + n].forward;
-            backward += parts[(b * size.H + h) * segments + n].backward;
-          }
-        mask.pull_back(h, forward, backward, to.log_decay);
+  if (with.pull_back_head == nullptr || to.log_decay.data == nullptr) return;
+  for (index_t h = 0; h < size.H; ++h) {
+    double forward = 0, backward = 0;
+    for (index_t b = 0; b < size.B; ++b)
+      for (index_t n = 0; n < segments; ++n) {
+        forward += parts[(b * size.H + h) * segments + n].forward;
+        backward += parts[(b * size.H + h) * segments + n].backward;
       }
-    }
+    with.pull_back_head(with.mask.mask, h, forward, backward, to.log_decay);
+  }
+}
+
+/// Checks a call, then runs it; or returns what is wrong with it.
+template <class Kernel, class Form, class T>
+BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& form, const gradient_policies<T>& with,
+                                             const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
+                                             const gradients<T>& to) {
+  if (complaint wrong = check_gradient_call(backend, form, with, in, kept, dy, to); !wrong.empty()) return wrong;
+  const geometry size = geometry_of(in, kept.y);
+  const schedule s = plan_gradient<Kernel>(backend, form, in, size);
+  if (complaint wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
+  const gradient_call<Form, T> call{form, with, in, kept, dy, to, size};
+  const auto parts_in = [](std::byte* shared) { return reinterpret_cast<scalar_gradients*>(shared); };
+  std::byte* const shared = run_tasks(backend, s, [&](index_t task, kernel::arena memory, std::byte* all) {
+    run_gradient_task<Kernel>(task, memory, parts_in(all), s, call);
+  });
+  sum_scalars(with, to, parts_in(shared), size, s.segments);
+  return {};
 }
 
 }  // namespace detail
@@ -224,17 +272,9 @@ void gradient(const cpu& backend, const Form& form, const Mask& mask, const Norm
   static_assert(detail::accepts<Form, Mask>, "bila::gradient: this form does not accept this mask (see bila/form/README.md)");
   static_assert(differentiable_normaliser<Norm>, "bila::gradient: this norm has no slope() (see bila/norm/none.hpp)");
   if constexpr (detail::accepts<Form, Mask> && differentiable_normaliser<Norm>) {
-    if (const complaint wrong = detail::check_gradient_call(backend, form, mask, norm, in, kept, dy, to); !wrong.empty())
-      raise(wrong);
-    const geometry size = geometry_of(in, kept.y);
-    const detail::schedule s = detail::plan_gradient<Kernel>(backend, form, in, size);
-    if (const complaint wrong = detail::check_workspace(backend, s); !wrong.empty()) raise(wrong);
-    const detail::gradient_call<Form, Mask, Norm, T> call{form, mask, norm, in, kept, dy, to, size};
-    const auto parts_in = [](std::byte* shared) { return reinterpret_cast<detail::scalar_gradients*>(shared); };
-    std::byte* const shared = detail::run_tasks(backend, s, [&](index_t task, kernel::arena memory, std::byte* all) {
-      detail::run_gradient_task<Kernel>(task, memory, parts_in(all), s, call);
-    });
-    detail::sum_scalars(mask, to, parts_in(shared), size, s.segments);
+    const complaint wrong =
+        detail::run_gradient_checked<Kernel>(backend, form, detail::gradient_policies<T>(mask, norm), in, kept, dy, to);
+    if (!wrong.empty()) raise(wrong);
   }
 }
 

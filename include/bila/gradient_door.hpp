@@ -43,28 +43,37 @@ inline constexpr bool has_log_decay = false;
 template <gapped Mask, class T>
 inline constexpr bool has_log_decay<Mask, T> = pulls_back<Mask, real_of<T>>;
 
-/// All that can be wrong with a call, but for the numbers in its tensors.
-template <class Form, class Mask, class Norm, class T>
-complaint check_gradient_shapes(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const saved<T>& kept,
-                                const output_gradients<T>& dy, const gradients<T>& to) {
-  complaint wrong;
-  if constexpr (requires { form.check(); })
-    if (wrong.empty()) wrong = form.check();
-  if constexpr (requires { norm.check(); })
-    if (wrong.empty()) wrong = norm.check();
-  if (wrong.empty()) wrong = check(in, kept.y);
-  if (!wrong.empty()) return wrong;
+/// All that a gradient call writes, by name.
+template <class T>
+std::array<named_tensor, 12> written_to(const gradients<T>& to) {
+  return {{{"gradients.q", footprint(to.q)},
+           {"gradients.k", footprint(to.k)},
+           {"gradients.v", footprint(to.v)},
+           {"gradients.log_decay", footprint(to.log_decay)},
+           {"gradients.log_forward", footprint(to.log_forward)},
+           {"gradients.log_backward", footprint(to.log_backward)},
+           {"gradients.initial_forward.S", footprint(to.initial_forward.S)},
+           {"gradients.initial_forward.z", footprint(to.initial_forward.z)},
+           {"gradients.initial_forward.log_decay", footprint(to.initial_forward.log_decay)},
+           {"gradients.initial_backward.S", footprint(to.initial_backward.S)},
+           {"gradients.initial_backward.z", footprint(to.initial_backward.z)},
+           {"gradients.initial_backward.log_decay", footprint(to.initial_backward.log_decay)}}};
+}
 
+/// What can be wrong with the tensors of a call, but for their numbers, whatever the mask.
+template <class T>
+BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const inputs<T>& in, const saved<T>& kept,
+                                               const output_gradients<T>& dy, const gradients<T>& to) {
+  if (complaint wrong = check(in, kept.y); !wrong.empty()) return wrong;
   const geometry size = geometry_of(in, kept.y);
   if (size.L != size.Lk) return sentence("k has length ", size.Lk, " but q has ", size.L, ": the gradient needs them equal");
   if (dy.y.extents != kept.y.extents) return sentence("dy has shape ", shape_in_words(dy.y), " but y has ", shape_in_words(kept.y));
   if (dy.y.data == nullptr && !dy.y.empty()) return sentence("dy: the data pointer is null");
-  if (Norm::uses_row_sum && kept.row_sum.data == nullptr && !kept.y.empty())
+  if (rules.norm_uses_row_sum && kept.row_sum.data == nullptr && !kept.y.empty())
     return sentence("row_sum is missing: the norm uses it, and attend writes it to outputs::row_sum");
   if (to.scale != nullptr && in.scale == 0) return sentence("scale = 0: its gradient needs N, of which y keeps nothing");
   const per_axis tokens{size.B, size.H, size.L, 1};
   const index_t sequences = sequences_of(in, size);
-  const state_rules rules = rules_of<Form, Mask, Norm>(in.direction);
   for (const complaint& words : {
            check_extents("row_sum", kept.row_sum, tokens),
            check_extents("gradients.q", to.q, in.q.extents),
@@ -81,9 +90,20 @@ complaint check_gradient_shapes(const Form& form, const Mask& mask, const Norm& 
            check_state_use("the gradient of final_backward", dy.final_backward, direction::forward, rules),
            check_state_use("gradients.initial_forward", to.initial_forward, direction::backward, rules),
            check_state_use("gradients.initial_backward", to.initial_backward, direction::forward, rules),
-           check_mask_shape(mask, in, size),
        })
     if (!words.empty()) return words;
+  const auto written = written_to(to);
+  const named_tensor read[] = {{"y", footprint(kept.y)}, {"row_sum", footprint(kept.row_sum)}, {"dy", footprint(dy.y)}};
+  const auto inputs_read = read_by(in), before = initial_forward_parts(in), after = initial_backward_parts(in);
+  for (const named_tensors inputs : {named_tensors(inputs_read), named_tensors(read), named_tensors(before), named_tensors(after)})
+    if (complaint words = check_overlaps(written, inputs); !words.empty()) return words;
+  return {};
+}
+
+/// What can be wrong with a call's mask, and with what is wanted of it, but for its numbers.
+template <class Mask, class T>
+BILA_NOINLINE complaint check_gradient_mask(const Mask& mask, const inputs<T>& in, const gradients<T>& to, const geometry& size) {
+  if (complaint wrong = check_mask_shape(mask, in, size); !wrong.empty()) return wrong;
   if (to.log_decay.data != nullptr) {
     if constexpr (has_log_decay<Mask, T>) {
       const auto parameter = std::get<0>(mask.parameters());
@@ -97,23 +117,7 @@ complaint check_gradient_shapes(const Form& form, const Mask& mask, const Norm& 
   if constexpr (!gapped<Mask>)
     if (to.log_forward.data != nullptr || to.log_backward.data != nullptr)
       return sentence("gradients.log_forward or log_backward is given, but this mask has no gaps");
-  const named_tensor written[] = {{"gradients.q", footprint(to.q)},
-                                  {"gradients.k", footprint(to.k)},
-                                  {"gradients.v", footprint(to.v)},
-                                  {"gradients.log_decay", footprint(to.log_decay)},
-                                  {"gradients.log_forward", footprint(to.log_forward)},
-                                  {"gradients.log_backward", footprint(to.log_backward)},
-                                  {"gradients.initial_forward.S", footprint(to.initial_forward.S)},
-                                  {"gradients.initial_forward.z", footprint(to.initial_forward.z)},
-                                  {"gradients.initial_forward.log_decay", footprint(to.initial_forward.log_decay)},
-                                  {"gradients.initial_backward.S", footprint(to.initial_backward.S)},
-                                  {"gradients.initial_backward.z", footprint(to.initial_backward.z)},
-                                  {"gradients.initial_backward.log_decay", footprint(to.initial_backward.log_decay)}};
-  const named_tensor read[] = {{"y", footprint(kept.y)}, {"row_sum", footprint(kept.row_sum)}, {"dy", footprint(dy.y)}};
-  const auto inputs_read = read_by(in), before = initial_forward_parts(in), after = initial_backward_parts(in);
-  for (const named_tensors inputs : {named_tensors(inputs_read), named_tensors(read), named_tensors(before), named_tensors(after)})
-    if (complaint words = check_overlaps(written, inputs); !words.empty()) return words;
-  return check_gates_apart(written, mask);
+  return check_gates_apart(written_to(to), mask);
 }
 
 }  // namespace detail

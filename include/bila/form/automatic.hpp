@@ -26,20 +26,16 @@ struct automatic {
   static constexpr chunkwise linear{};
   static constexpr index_t state_bytes = 131072;
 
-  /// What is taken for a head of this size, stored in T.
-  template <class T, class Mask>
-  static choice pick(head_size size, direction way, double diagonal, bool has_states = false) {
-    if constexpr (!gapped<Mask>) {
-      return choice::full;
-    } else {
-      const double L = static_cast<double>(size.L), Dk = static_cast<double>(size.Dk), Dv = static_cast<double>(size.Dv);
-      const bool one_state = Mask::gaps == gap::none && global_state::serves(way, diagonal);
-      const bool fits = size.Dk * size.Dv * static_cast<index_t>(sizeof(real_of<T>)) <= state_bytes;
-      const choice otherwise = fits && !one_state ? choice::recurrent : choice::chunkwise;
-      const double C = otherwise == choice::recurrent || one_state ? 0 : static_cast<double>(linear.size);
-      const double states = one_state ? 2 : otherwise == choice::recurrent ? 4.4 : 4;
-      return !has_states && (L - C) * (Dk + Dv) < states * Dk * Dv ? choice::full : otherwise;
-    }
+  /// What is taken for a head of this size, stored in T, with a gapped mask; with any other it is full.
+  template <class T>
+  static choice pick(head_size size, gap gaps, direction way, double diagonal, bool has_states = false) {
+    const double L = static_cast<double>(size.L), Dk = static_cast<double>(size.Dk), Dv = static_cast<double>(size.Dv);
+    const bool one_state = global_state::serves(gaps, way, diagonal);
+    const bool fits = size.Dk * size.Dv * static_cast<index_t>(sizeof(real_of<T>)) <= state_bytes;
+    const choice otherwise = fits && !one_state ? choice::recurrent : choice::chunkwise;
+    const double C = otherwise == choice::recurrent || one_state ? 0 : static_cast<double>(linear.size);
+    const double states = one_state ? 2 : otherwise == choice::recurrent ? 4.4 : 4;
+    return !has_states && (L - C) * (Dk + Dv) < states * Dk * Dv ? choice::full : otherwise;
   }
 
   template <class Kernel, class T>
@@ -60,18 +56,17 @@ struct automatic {
     return (std::max)(full{}.shares(size, wanted), linear.shares(size, wanted));
   }
 
-  template <class Kernel, class T, class Mask, class Norm>
-  void run(const head<T, Mask>& x, const Norm& norm, share part, kernel::arena memory, kernel::arena between) const {
-    const choice taken = pick<T, Mask>({x.k.count, x.q.width, x.v.width}, x.direction, x.diagonal, x.has_states());
+  template <class Kernel, class T, class Real>
+  void run(const head<T>& x, const norm_view<Real>& norm, share part, kernel::arena memory, kernel::arena between) const {
+    const head_size size{x.k.count, x.q.width, x.v.width};
+    const choice taken = x.mask.gapped ? pick<T>(size, x.mask.gaps, x.direction, x.diagonal, x.has_states()) : choice::full;
     if (taken == choice::full) {
       if (part.at == stage::leaving) return;
       const index_t halves = part.at == stage::whole ? 1 : 2;
       return full{}.run<Kernel>(x, norm, {part.index * halves + part.half, part.count * halves}, memory);
     }
-    if constexpr (gapped<Mask>) {
-      if (taken == choice::recurrent) return recurrent{}.run<Kernel>(x, norm, part, memory, between);
-      linear.run<Kernel>(x, norm, part, memory, between);
-    }
+    if (taken == choice::recurrent) return recurrent{}.run<Kernel>(x, norm, part, memory, between);
+    linear.run<Kernel>(x, norm, part, memory, between);
   }
 
   struct cheaper_gradient {
@@ -80,9 +75,9 @@ struct automatic {
       plan_larger<Kernel, T>(memory, size, full_gradient{}, linear.gradient());
     }
 
-    template <class Kernel, class T, class Mask, class Norm>
-    void run(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, kernel::arena memory) const {
-      if constexpr (gapped<Mask>) {
+    template <class Kernel, class T, class Real>
+    void run(const head<T>& x, head_gradient<T>& g, const norm_view<Real>& norm, kernel::arena memory) const {
+      if (x.mask.gapped) {
         const double L = static_cast<double>(x.k.count), Dk = static_cast<double>(x.q.width), Dv = static_cast<double>(x.v.width);
         if (x.has_states() || g.has_states() || (L - static_cast<double>(linear.size)) * (3 * Dk + 2 * Dv) >= 10 * Dk * Dv)
           return linear.gradient().run<Kernel>(x, g, norm, memory);

@@ -28,70 +28,66 @@ struct walk_scratch {
   gap_decays decays;
 };
 
-/// What the diagonal weight multiplies: a gapped mask has 1 on its diagonal.
-template <class T, class Mask>
-double own_weight(const head<T, Mask>& x, index_t i) {
-  if constexpr (gapped<Mask>)
-    return 1;
-  else
-    return x.mask.weight(i, i);
-}
-
-template <class T, class Mask>
-double weight(const head<T, Mask>& x, index_t i, index_t j, double diagonal) {
-  if ((x.direction == direction::forward && j > i) || (x.direction == direction::backward && j < i)) return 0;
-  return i == j ? own_weight(x, i) * diagonal : static_cast<double>(x.mask.weight(i, j));
-}
-
-/// Calls visit(jb, M) for every block jb of keys that block ib of queries sees, M its weights as the kernel's `score` takes them,
-/// with this weight on the diagonal. Any mask: its weights, one by one.
-template <class Kernel, class T, class Mask, class Real, class Visit>
-void for_each_key_block(const head<T, Mask>& x, index_t ib, double diagonal, walk_scratch<Kernel, Real>& w, const Visit& visit) {
-  const index_t queries = (std::min)(block, x.q.count - ib * block);
-  const index_t first = x.direction == direction::backward ? ib : 0;
-  const index_t last = x.direction == direction::forward ? ib : blocks_in(x.k.count) - 1;
-  for (index_t jb = first; jb <= last; ++jb) {
-    const kernel::tile<Real> M{w.M.data, (std::min)(block, x.k.count - jb * block), queries, w.M.stride};
-    kernel::clear(M);
-    for (index_t j = 0; j < M.rows; ++j)
-      for (index_t i = 0; i < queries; ++i) M.row(j)[i] = static_cast<Real>(weight(x, ib * block + i, jb * block + j, diagonal));
-    visit(jb, M);
+/// The block of keys jb of a pairwise mask, with this weight on the diagonal. A pair that the call's direction hides is not asked
+/// for; its weight is zero.
+template <class T, class Real>
+BILA_NOINLINE void fill_block(const head<T>& x, index_t ib, index_t jb, double diagonal, double* room, kernel::tile<Real> M) {
+  for (index_t j = 0; j < M.rows; ++j) {
+    const index_t own = jb * block + j - ib * block;  // the query that is key j's token
+    const index_t first = x.direction == direction::forward ? std::clamp<index_t>(own, 0, M.columns) : 0;
+    const index_t last = x.direction == direction::backward ? std::clamp<index_t>(own + 1, 0, M.columns) : M.columns;
+    x.mask.weights(ib * block + first, last - first, jb * block + j, room);
+    std::fill_n(M.row(j), M.stride, Real(0));
+    for (index_t i = first; i < last; ++i) M.row(j)[i] = static_cast<Real>(i == own ? room[i - first] * diagonal : room[i - first]);
   }
 }
 
-/// The blocks that reach block ib by crossing gaps `Way`, nearest first, until nothing passes. Their mask has rank one:
+/// The blocks that reach block ib by crossing gaps this way, nearest first, until nothing passes. Their mask has rank one:
 /// M_ij = read_i (product of the blocks between) write_j.
-template <class Kernel, direction Way, class T, class Mask, class Real, class Visit>
-void walk_away(const head<T, Mask>& x, index_t ib, walk_scratch<Kernel, Real>& w, const Visit& visit) {
-  constexpr index_t away = Way == direction::forward ? -1 : 1;
+template <class Kernel, class T, class Real, class Visit>
+BILA_NOINLINE void walk_away(const head<T>& x, direction way, index_t ib, walk_scratch<Kernel, Real>& w, const Visit& visit) {
+  const index_t away = way == direction::forward ? -1 : 1;
   const index_t queries = (std::min)(block, x.q.count - ib * block);
-  fill_decays<Kernel, Way>(x, ib * block, queries, w.decays.template way<Way>());
-  scan_border<Way>(w.decays, queries, w.mine);
+  fill_decays<Kernel>(x, way, ib * block, queries, w.decays.way(way));
+  scan_border(way, w.decays, queries, w.mine);
   double between = 1;
   for (index_t jb = ib + away; jb >= 0 && jb < blocks_in(x.k.count) && static_cast<Real>(between) != 0; jb += away) {
     const index_t n = (std::min)(block, x.k.count - jb * block);
-    fill_decays<Kernel, Way>(x, jb * block, n, w.decays.template way<Way>());
-    scan_border<Way>(w.decays, n, w.theirs);
+    fill_decays<Kernel>(x, way, jb * block, n, w.decays.way(way));
+    scan_border(way, w.decays, n, w.theirs);
     for (index_t i = 0; i < queries; ++i) w.r[i] = static_cast<Real>(static_cast<double>(w.mine.read[i]) * between);
     visit(jb, kernel::rank_one<Real>{w.theirs.write, w.r});
     between *= w.theirs.total;
   }
 }
 
-/// A gapped mask: the block on the diagonal, then away from it in both directions.
-template <class Kernel, class T, gapped Mask, class Real, class Visit>
-void for_each_key_block(const head<T, Mask>& x, index_t ib, double diagonal, walk_scratch<Kernel, Real>& w, const Visit& visit) {
-  if (Mask::gaps == gap::none && x.direction == direction::both && diagonal == 1) {
-    for (index_t jb = 0; jb < blocks_in(x.k.count); ++jb) visit(jb, kernel::rank_one<Real>{w.r, w.r});
+/// Calls visit(jb, M) for every block jb of keys that block ib of queries sees, M its weights as the kernel's `score` takes them,
+/// with this weight on the diagonal. A gapped mask: the block on the diagonal, then away from it in both directions.
+template <class Kernel, class T, class Real, class Visit>
+void for_each_key_block(const head<T>& x, index_t ib, double diagonal, walk_scratch<Kernel, Real>& w, const Visit& visit) {
+  const index_t queries = (std::min)(block, x.q.count - ib * block), keys = blocks_in(x.k.count);
+  const auto weights = [&](index_t jb) {
+    return kernel::tile<Real>{w.M.data, (std::min)(block, x.k.count - jb * block), queries, w.M.stride};
+  };
+  if (!x.mask.gapped) {
+    const index_t last = x.direction == direction::forward ? ib : keys - 1;
+    for (index_t jb = x.direction == direction::backward ? ib : 0; jb <= last; ++jb) {
+      fill_block(x, ib, jb, diagonal, w.decays.forward, weights(jb));
+      visit(jb, weights(jb));
+    }
     return;
   }
-  const index_t first = ib * block, n = (std::min)(block, x.q.count - first);
-  if (x.direction != direction::backward) fill_decays<Kernel, direction::forward>(x, first, n, w.decays.forward);
-  if (x.direction != direction::forward) fill_decays<Kernel, direction::backward>(x, first, n, w.decays.backward);
-  scan_block<Kernel>(x, kernel::tile<Real>{w.M.data, n, n, w.M.stride}, w.decays, diagonal);
-  visit(ib, kernel::tile<Real>{w.M.data, n, n, w.M.stride});
-  if (x.direction != direction::backward) walk_away<Kernel, direction::forward>(x, ib, w, visit);
-  if (x.direction != direction::forward) walk_away<Kernel, direction::backward>(x, ib, w, visit);
+  if (x.mask.gaps == gap::none && x.direction == direction::both && diagonal == 1) {
+    for (index_t jb = 0; jb < keys; ++jb) visit(jb, kernel::rank_one<Real>{w.r, w.r});
+    return;
+  }
+  constexpr direction ways[] = {direction::forward, direction::backward};
+  for (const direction way : ways)
+    if (x.direction != other(way)) fill_decays<Kernel>(x, way, ib * block, queries, w.decays.way(way));
+  scan_block<Kernel>(x, weights(ib), w.decays, diagonal);
+  visit(ib, weights(ib));
+  for (const direction way : ways)
+    if (x.direction != other(way)) walk_away(x, way, ib, w, visit);
 }
 
 }  // namespace bila::inline v0_1::form

@@ -38,7 +38,7 @@ struct chunkwise {
           z(memory.numbers<Kernel, Real>(C)),
           out(memory.numbers<Kernel, Real>(C)),
           border{memory.numbers<Kernel, Real>(C), memory.numbers<Kernel, Real>(C)},
-          decays(memory, sweep_decays<Kernel, direction::forward>::tokens_for(C), std::type_identity<Kernel>()) {}
+          decays(memory, sweep_decays<Kernel>::tokens_for(C), std::type_identity<Kernel>()) {}
 
     kernel::tile<Real> q, k, weighted, qt, v, N;  // (C, Dk) (C, Dk) (C, Dk) (Dk, C) (C, Dv) (C, Dv)
     kernel::tile<Real> A, M;                      // (C, C) of key and query
@@ -63,40 +63,39 @@ struct chunkwise {
   index_t halves(head_size largest) const { return largest.L / 2 >= size ? 2 : 1; }
   index_t shares(head_size largest, index_t wanted) const { return shares_by_column(largest.Dv, wanted); }
 
-  template <class Kernel, class T, gapped Mask, class Norm>
-  void run(const head<T, Mask>& whole, const Norm& norm, share part, kernel::arena memory, kernel::arena between) const {
-    using Real = real_of<T>;
-    const head<T, Mask> x = columns_of(whole, part);
+  template <class Kernel, class T, class Real>
+  void run(const head<T>& whole, const norm_view<Real>& norm, share part, kernel::arena memory, kernel::arena between) const {
+    const head<T> x = columns_of(whole, part);
     if (x.v.width == 0) return;
     const head_size now{x.q.count, x.q.width, x.v.width};
     meeting<Kernel, Real> m(between, now, is_narrow<T>);
-    if constexpr (Mask::gaps == gap::none)
-      if (global_state::serves(x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, part, memory, m);
+    if (global_state::serves(x.mask.gaps, x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, part, memory, m);
 
     const index_t C = (std::min)(size, now.L);
     scratch<Kernel, Real> w(memory, now, C);
     meet(x, part, now.L / C / 2 * C,
-         [&]<direction Way>(index_t first, index_t last, duties duty) { sweep<Kernel, Way>(x, norm, w, m, first, last, duty); });
+         [&](direction way, index_t first, index_t last, duties duty) { sweep(x, norm, w, m, way, first, last, duty); });
   }
 
   chunkwise_gradient gradient() const { return {size, recompute}; }
 
  private:
-  template <class Kernel, direction Way, class T, class Mask, class Norm, class Real>
-  static void sweep(const head<T, Mask>& x, const Norm& norm, scratch<Kernel, Real>& w, meeting<Kernel, Real>& m, index_t first,
-                    index_t last, duties duty) {
-    constexpr bool forwards = Way == direction::forward;
+  template <class Kernel, class T, class Real>
+  static BILA_NOINLINE void sweep(const head<T>& x, const norm_view<Real>& norm, scratch<Kernel, Real>& w, meeting<Kernel, Real>& m,
+                                  direction way, index_t first, index_t last, duties duty) {
+    const bool forwards = way == direction::forward;
     const index_t L = x.q.count, C = w.q.rows, chunks = (last - first + C - 1) / C;
-    auto& state = m.template way<Way>();
+    auto& state = m.way(way);
     const kernel::tile<Real> S = state.S;
-    Real* const s = Norm::uses_row_sum ? state.s : nullptr;
+    Real* const s = norm.uses_row_sum ? state.s : nullptr;
+    Real* const z = norm.uses_row_sum ? w.z : nullptr;
     if (forwards ? first == 0 : last == L) {
-      start<Kernel>(S, state.s, x.template initial<Way>());
+      start<Kernel>(S, state.s, x.initial(way));
       *state.owed = 1;
     }
     kernel::carried_decay<Real> carried(*state.owed);
 
-    sweep_decays<Kernel, Way> gaps(w.decays, C, first, last, duty.finish && x.direction == direction::both);
+    sweep_decays<Kernel> gaps(w.decays, way, C, first, last, duty.finish && x.direction == direction::both);
     index_t scanned = 0;         // tokens of the chunk whose weights are at hand
     bool scanned_inner = false;  // and whether it is one like any other
     for (index_t step = 0; step < chunks; ++step) {
@@ -111,25 +110,22 @@ struct chunkwise {
         want_tokens(next, x, then, (std::min)(C, last - then));
       }
       const bool inner = at > 0 && at + n < L;
-      if (Mask::gaps == gap::per_token || !inner || !scanned_inner || n != scanned) {
+      if (x.mask.gaps == gap::per_token || !inner || !scanned_inner || n != scanned) {
         const gap_decays decays = gaps.of(x, at, n);
-        scan_border<Way>(decays, n, w.border);
+        scan_border(way, decays, n, w.border);
         if (duty.finish) scan_block<Kernel>(x, kernel::tile<Real>{w.M.data, n, n, w.M.stride}, decays, x.diagonal);
         scanned = n;
         scanned_inner = inner;
       }
-      if (Norm::uses_row_sum) {
-        if (duty.other_left)
-          std::copy_n(m.z + at, n, w.z);
-        else
-          std::fill_n(w.z, n, Real(0));
-      }
+      if (duty.other_left)
+        std::copy_n(m.z + at, z == nullptr ? 0 : n, w.z);
+      else
+        std::fill_n(w.z, n, Real(0));
       if (duty.finish) {
-        Real* const z = Norm::uses_row_sum ? w.z : nullptr;
         const kernel::tile<Real> qt{w.qt.data, q.columns, n, w.qt.stride};  // (Dk, n)
         const kernel::tile<Real> A{w.A.data, n, n, w.A.stride};             // (n, n)
         Kernel::transpose(qt, q);
-        if (Norm::uses_row_sum) Kernel::project_transposed(w.z, w.border.read, qt, s);
+        if (z != nullptr) Kernel::project_transposed(z, w.border.read, qt, s);
         Kernel::score(A, z, k, qt, w.M);
         const auto y = kernel::results<Kernel>(x.y.slice(at, n), w.N);  // (n, Dv)
         const kernel::tile<const Real> left = duty.other_left ? left_rows(x, m, at, n, w.N) : kernel::tile<const Real>{};
@@ -138,15 +134,15 @@ struct chunkwise {
         leave_rows(x, m, at, n, w.N, [&](kernel::tile<Real> N) {
           Kernel::read(N, static_cast<const Real*>(nullptr), w.border.read, q, S, {}, {}, {}, &next);
         });
-        if (Norm::uses_row_sum) {
-          Kernel::project(w.z, w.border.read, q, s);
-          std::copy_n(w.z, n, m.z + at);
+        if (z != nullptr) {
+          Kernel::project(z, w.border.read, q, s);
+          std::copy_n(z, n, m.z + at);
         }
       }
       Kernel::accumulate(S, s, carried(w.border.total), S, s, k, w.border.write, v, w.weighted, &next);
     }
     *state.owed = carried.owed();
-    if (forwards ? last == L : first == 0) keep(x.template final<Way>(), S, s);
+    if (forwards ? last == L : first == 0) keep(x.final(way), S, s);
   }
 };
 

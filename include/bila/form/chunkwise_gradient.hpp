@@ -105,80 +105,75 @@ struct chunkwise_gradient {
     scratch<Kernel, real_of<T>>(memory, largest, (std::min)(size, std::max<index_t>(largest.L, 1)), keep_for(largest.L));
   }
 
-  template <class Kernel, class T, gapped Mask, class Norm>
-  void run(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, kernel::arena memory) const {
-    using Real = real_of<T>;
+  template <class Kernel, class T, class Real>
+  void run(const head<T>& x, head_gradient<T>& g, const norm_view<Real>& norm, kernel::arena memory) const {
     const keeping kept = keep_for(x.q.count);
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width}, (std::min)(size, x.q.count), kept);
     for (index_t first = 0; first < x.q.count; first += w.q.rows)
       g.scale += through_norm<Kernel>(x, g, first, (std::min)(w.q.rows, x.q.count - first), w.a + first, w.b + first, w.rows, w.dy,
                                       w.dv, norm);
-    switch (x.direction) {
-      case direction::both:
-        one_way<Kernel, direction::backward, Norm>(x, g, w, kept, {.first = true, .dense = false});
-        one_way<Kernel, direction::forward, Norm>(x, g, w, kept, {.first = false, .dense = true});
-        break;
-      case direction::forward:
-        one_way<Kernel, direction::forward, Norm>(x, g, w, kept, {.first = true, .dense = true});
-        break;
-      case direction::backward:
-        one_way<Kernel, direction::backward, Norm>(x, g, w, kept, {.first = true, .dense = true});
-        break;
-    }
+    const auto pass = [&](direction way, bool first, bool dense) {
+      one_way(x, g, w, kept, {.way = way, .row_sums = norm.uses_row_sum, .first = first, .dense = dense});
+    };
+    if (x.direction != direction::both) return pass(x.direction, true, true);
+    pass(direction::backward, true, false);
+    pass(direction::forward, false, true);
   }
 
  private:
+  /// What a pass over the tokens has to do.
   struct duties {
-    bool first;  // starts the sums dq, dk, dv
-    bool dense;  // adds the block inside each chunk, and finishes the sums: the last pass
+    direction way;
+    bool row_sums;  // the norm uses them
+    bool first;     // starts the sums dq, dk, dv
+    bool dense;     // adds the block inside each chunk, and finishes the sums: the last pass
   };
 
   /// A chunk, counted along the direction.
-  template <direction Way>
   struct place {
-    place(index_t step, index_t L, index_t C) {
+    place(direction way, index_t step, index_t L, index_t C) {
       const index_t chunks = (L + C - 1) / C;
-      first = (Way == direction::forward ? step : chunks - 1 - step) * C;
+      first = (way == direction::forward ? step : chunks - 1 - step) * C;
       count = (std::min)(C, L - first);
     }
     index_t first, count;
   };
 
-  template <class Kernel, direction Way, class Norm, class T, class Mask, class Real>
-  void one_way(const head<T, Mask>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, keeping kept, duties duty) const {
+  template <class Kernel, class T, class Real>
+  BILA_NOINLINE void one_way(const head<T>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, keeping kept, duties duty) const {
     const index_t L = x.q.count, C = w.q.rows, chunks = (L + C - 1) / C;
     const auto& last = kept.spans == 1 ? w.inside : w.ends;
     const index_t n = kept.spans == 1 ? chunks : kept.spans - 1;
-    start<Kernel>(last.R(n), last.r(n), g.template final<Way>());
-    if (!Norm::uses_row_sum) std::fill_n(last.r(n), w.Ht.columns, Real(0));
+    start<Kernel>(last.R(n), last.r(n), g.final(duty.way));
+    if (!duty.row_sums) std::fill_n(last.r(n), w.Ht.columns, Real(0));
     kernel::carried_decay<Real> back;
     for (index_t span = kept.spans - 1; span >= 0; --span) {
       const index_t begin = span * kept.chunks, end = (std::min)(begin + kept.chunks, chunks);
       if (kept.spans > 1) copy_adjoint(w.ends, span, w.inside, end - begin, w.Ht.columns);
-      sweep_adjoint<Kernel, Way, Norm>(x, g, w, begin, end, back);
+      sweep_adjoint(x, g, w, begin, end, back, duty);
       if (span > 0) copy_adjoint(w.inside, 0, w.ends, span - 1, w.Ht.columns);
     }
-    keep(g.template initial<Way>(), w.inside.R(0), w.inside.r(0));
+    keep(g.initial(duty.way), w.inside.R(0), w.inside.r(0));
 
-    start_transposed<Kernel>(w.Ht, w.h, x.template initial<Way>());
+    start_transposed<Kernel>(w.Ht, w.h, x.initial(duty.way));
     kernel::carried_decay<Real> carried;
     for (index_t span = 0; span < kept.spans; ++span) {
       const index_t begin = span * kept.chunks, end = (std::min)(begin + kept.chunks, chunks);
       if (span > 0) {
         kernel::carried_decay<Real> again;
         copy_adjoint(w.ends, span, w.inside, end - begin, w.Ht.columns);
-        sweep_adjoint<Kernel, Way, Norm>(x, g, w, begin, end, again);
+        sweep_adjoint(x, g, w, begin, end, again, duty);
       }
       for (index_t step = begin; step < end; ++step) {
         kernel::ahead next;
-        if (step + 1 < end) want_chunk(x, g, place<Way>(step + 1, L, C), next, duty);
-        chunk<Kernel, Way, Norm>(x, g, w, place<Way>(step, L, C), step - begin + 1, carried, next, duty);
+        if (step + 1 < end) want_chunk(x, g, place(duty.way, step + 1, L, C), next, duty);
+        chunk(x, g, w, place(duty.way, step, L, C), step - begin + 1, carried, next, duty);
       }
     }
   }
 
-  template <class T, class Mask, direction Way>
-  static void want_chunk(const head<T, Mask>& x, const head_gradient<T>& g, place<Way> at, kernel::ahead& next, duties duty) {
+  template <class T>
+  static void want_chunk(const head<T>& x, const head_gradient<T>& g, place at, kernel::ahead& next, duties duty) {
     next.want(x.q, at.first, at.count);
     next.want(x.k, at.first, at.count);
     next.want(x.v, at.first, at.count);
@@ -190,17 +185,17 @@ struct chunkwise_gradient {
   }
 
   /// R against the direction, from behind chunk `end` to before chunk `begin`.
-  template <class Kernel, direction Way, class Norm, class T, class Mask, class Real>
-  static void sweep_adjoint(const head<T, Mask>& x, const head_gradient<T>& g, scratch<Kernel, Real>& w, index_t begin, index_t end,
-                            kernel::carried_decay<Real>& carried) {
+  template <class Kernel, class T, class Real>
+  static BILA_NOINLINE void sweep_adjoint(const head<T>& x, const head_gradient<T>& g, scratch<Kernel, Real>& w, index_t begin,
+                                          index_t end, kernel::carried_decay<Real>& carried, duties duty) {
     for (index_t step = end - 1; step >= begin; --step) {
-      const place<Way> at(step, x.q.count, w.q.rows);
-      weigh_tokens<Kernel, Way>(x, at, w);
+      const place at(duty.way, step, x.q.count, w.q.rows);
+      weigh_tokens(x, duty.way, at, w);
       const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, at.count), w.q);     // (n, Dk)
       const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(at.first, at.count), w.dy);  // (n, Dv)
       kernel::ahead next;
       if (step > begin) {
-        const place<Way> then(step - 1, x.q.count, w.q.rows);
+        const place then(duty.way, step - 1, x.q.count, w.q.rows);
         next.want(x.q, then.first, then.count);
         next.want(g.dy, then.first, then.count);
       }
@@ -219,10 +214,10 @@ struct chunkwise_gradient {
   }
 
   /// What crosses the chunk's borders, and what enters by dN and dZ.
-  template <class Kernel, direction Way, class T, class Mask, class Real>
-  static void weigh_tokens(const head<T, Mask>& x, place<Way> at, scratch<Kernel, Real>& w) {
-    fill_decays<Kernel, Way>(x, at.first, at.count, w.decays.template way<Way>());
-    scan_border<Way>(w.decays, at.count, w.border);
+  template <class Kernel, class T, class Real>
+  static BILA_NOINLINE void weigh_tokens(const head<T>& x, direction way, place at, scratch<Kernel, Real>& w) {
+    fill_decays<Kernel>(x, way, at.first, at.count, w.decays.way(way));
+    scan_border(way, w.decays, at.count, w.border);
     for (index_t i = 0; i < at.count; ++i) {
       w.reads_dy[i] = w.border.read[i] * w.a[at.first + i];
       w.reads_dZ[i] = w.border.read[i] * w.b[at.first + i];
@@ -256,9 +251,9 @@ struct chunkwise_gradient {
       kernel::store(g.sum.slice(first, x.rows), x);
   }
 
-  template <class Kernel, direction Way, class Norm, class T, class Mask, class Real>
-  static void chunk(const head<T, Mask>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, place<Way> at, index_t adjoint,
-                    kernel::carried_decay<Real>& carried, kernel::ahead& next, duties duty) {
+  template <class Kernel, class T, class Real>
+  static BILA_NOINLINE void chunk(const head<T>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, place at, index_t adjoint,
+                                  kernel::carried_decay<Real>& carried, kernel::ahead& next, duties duty) {
     const index_t n = at.count;
     const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, n), w.q);     // (n, Dk)
     const auto k = kernel::whole_packets<Kernel>(x.k.slice(at.first, n), w.k);     // (n, Dk)
@@ -268,15 +263,15 @@ struct chunkwise_gradient {
     const Real* const r = w.inside.r(adjoint);                                     // (Dk)
     const auto dq = open_sum<Kernel>(g.q, at.first, w.dq.top(n), duty), dk = open_sum<Kernel>(g.k, at.first, w.dk.top(n), duty);
     const auto dv = open_sum<Kernel>(g.v, at.first, w.dv.top(n), duty);
-    double* const gaps = g.template gaps<Way>();
-    weigh_tokens<Kernel, Way>(x, at, w);
+    double* const gaps = g.gaps(duty.way);
+    weigh_tokens(x, duty.way, at, w);
     const Real *const write = w.border.write, *const all = nullptr;
 
     // N_i += by_i (a_i S + sums), the column of ones as one more key whose value is the state's row sums. z = N . of, of this way's
     // part alone.
     const auto add_read = [&](const running_sum<Real>& N, const Real* by, kernel::tile<const Real> a, kernel::tile<const Real> S,
                               const Real* by_sums, const Real* sums, kernel::tile<const Real> of, double* z) {
-      const index_t count = Norm::uses_row_sum ? 1 : 0;
+      const index_t count = duty.row_sums ? 1 : 0;
       const bool apart = gaps != nullptr && N.started;
       const kernel::tile<Real> part = apart ? kernel::tile<Real>{w.weighted.data, n, of.columns, w.weighted.stride} : N.to;
       Kernel::read(part, all, by, a, S, {by_sums, count, n, 0}, {sums, count, of.columns, 0},
@@ -290,14 +285,14 @@ struct chunkwise_gradient {
     add_read(dq, w.reads_dy, dy, w.Ht, w.reads_dZ, w.h, q, w.rows);  // last: accumulate finds H
     if (gaps != nullptr) {
       double pass = Kernel::template inner<Real>(w.Ht, w.Rt);
-      for (index_t c = 0; Norm::uses_row_sum && c < x.q.width; ++c) pass += static_cast<double>(w.h[c]) * static_cast<double>(r[c]);
-      spread<Way>(w.border.total * pass, w.rows, w.columns, n, gaps + at.first);
+      for (index_t c = 0; duty.row_sums && c < x.q.width; ++c) pass += static_cast<double>(w.h[c]) * static_cast<double>(r[c]);
+      spread(duty.way, w.border.total * pass, w.rows, w.columns, n, gaps + at.first);
     }
-    if (duty.dense) block<Kernel, Way>(x, g, at.first, {q, k, v, dy}, {dq.to, dk.to, dv.to}, w);
+    if (duty.dense) block(x, g, duty.way, at.first, {q, k, v, dy}, {dq.to, dk.to, dv.to}, w);
 
     const Real total = carried(w.border.total);
     Kernel::accumulate(w.Ht, static_cast<Real*>(nullptr), total, w.Ht, static_cast<Real*>(nullptr), v, write, k, w.weighted, &next);
-    if (Norm::uses_row_sum) Kernel::gather(w.h, total, w.h, k, write);
+    if (duty.row_sums) Kernel::gather(w.h, total, w.h, k, write);
 
     close_sum(g.q, at.first, dq.to, duty);
     close_sum(g.k, at.first, dk.to, duty);
@@ -315,9 +310,9 @@ struct chunkwise_gradient {
   };
 
   /// The pairs inside one chunk; the decays of this way are at hand.
-  template <class Kernel, direction Way, class T, class Mask, class Real>
-  static void block(const head<T, Mask>& x, head_gradient<T>& g, index_t first, const tokens<const Real>& in, const sums<Real>& out,
-                    scratch<Kernel, Real>& w) {
+  template <class Kernel, class T, class Real>
+  static BILA_NOINLINE void block(const head<T>& x, head_gradient<T>& g, direction way, index_t first, const tokens<const Real>& in,
+                                  const sums<Real>& out, scratch<Kernel, Real>& w) {
     const auto& [q, k, v, dy] = in;
     const index_t n = q.rows;
     const kernel::tile<Real> qt{w.qt.data, q.columns, n, w.qt.stride},
@@ -329,7 +324,7 @@ struct chunkwise_gradient {
     std::fill_n(w.b_here, padded, Real(0));
     std::copy_n(w.a + first, n, w.a_here);
     std::copy_n(w.b + first, n, w.b_here);
-    if (x.direction == direction::both) fill_decays<Kernel, other(Way)>(x, first, n, w.decays.template way<other(Way)>());
+    if (x.direction == direction::both) fill_decays<Kernel>(x, other(way), first, n, w.decays.way(other(way)));
     scan_block<Kernel>(x, M, w.decays, 1);
     Kernel::transpose(qt, q);
     Kernel::transpose(dyt, dy);

@@ -17,10 +17,7 @@ struct gap_decays {
   gap_decays(kernel::arena& memory, index_t n, std::type_identity<Kernel>)
       : forward(memory.numbers<Kernel, double>(n + 1)), backward(memory.numbers<Kernel, double>(n + 1)) {}
 
-  template <direction Way>
-  double* way() const {
-    return Way == direction::forward ? forward : backward;
-  }
+  double* way(direction w) const { return w == direction::forward ? forward : backward; }
 
   /// Of the tokens from the m-th on.
   gap_decays after(index_t m) const {
@@ -35,60 +32,61 @@ struct gap_decays {
 
 /// Of the gaps of tokens [first, first + n), crossed this way; a given state enters by the one before the head's first token or
 /// after its last.
-template <class Kernel, direction Way, class T, class Mask>
-void fill_decays(const head<T, Mask>& x, index_t first, index_t n, double* lambda) {
+template <class Kernel, class T>
+BILA_NOINLINE void fill_decays(const head<T>& x, direction way, index_t first, index_t n, double* lambda) {
   const bool starts = first == 0, ends = first + n == x.k.count;
-  if constexpr (Mask::gaps == gap::per_token) {
+  if (x.mask.gaps == gap::per_token) {
     lambda[0] = lambda[n] = 0;
-    for (index_t m = starts; m <= n - ends; ++m) lambda[m] = x.mask.template log_decay<Way>(first + m);
+    x.mask.log_decays(way, first + starts, (std::max<index_t>)(n + 1 - starts - ends, 0), lambda + starts);
     Kernel::exponentials(lambda, n + 1);
   } else {
-    std::fill_n(lambda, n + 1, x.mask.template decay<Way>(1));
+    std::fill_n(lambda, n + 1, x.mask.decay(way, 1));
   }
-  if (starts) lambda[0] = x.template initial<Way>().decay;
-  if (ends) lambda[n] = x.template initial<Way>().decay;
+  if (starts) lambda[0] = x.initial(way).decay;
+  if (ends) lambda[n] = x.initial(way).decay;
 }
 
 /// The decays of a sweep's chunks, filled for several of them at a time: a gap between two chunks belongs to both, and exponentials
 /// of 16 tokens wait for each other, 1 % of a selective sweep.
-template <class Kernel, direction Way>
+template <class Kernel>
 class sweep_decays {
  public:
   static constexpr index_t tokens_for(index_t C) { return (std::max)(C, 128 / C * C); }
 
-  sweep_decays(const gap_decays& room, index_t C, index_t first, index_t last, bool both)
-      : room_(room), C_(C), first_(first), last_(last), both_(both) {}
+  sweep_decays(const gap_decays& room, direction way, index_t C, index_t first, index_t last, bool both)
+      : room_(room), way_(way), C_(C), first_(first), last_(last), both_(both) {}
 
-  template <class T, class Mask>
-  gap_decays of(const head<T, Mask>& x, index_t at, index_t n) {
+  template <class T>
+  gap_decays of(const head<T>& x, index_t at, index_t n) {
     if (at < begin_ || end_ < at + n) {
       const index_t tokens = tokens_for(C_);
-      begin_ = Way == direction::forward ? at : (std::max)(first_, at + C_ - tokens);
-      end_ = Way == direction::forward ? (std::min)(at + tokens, last_) : at + n;
-      fill_decays<Kernel, Way>(x, begin_, end_ - begin_, room_.template way<Way>());
-      if (both_) fill_decays<Kernel, other(Way)>(x, begin_, end_ - begin_, room_.template way<other(Way)>());
+      begin_ = way_ == direction::forward ? at : (std::max)(first_, at + C_ - tokens);
+      end_ = way_ == direction::forward ? (std::min)(at + tokens, last_) : at + n;
+      fill_decays<Kernel>(x, way_, begin_, end_ - begin_, room_.way(way_));
+      if (both_) fill_decays<Kernel>(x, other(way_), begin_, end_ - begin_, room_.way(other(way_)));
     }
     return room_.after(at - begin_);
   }
 
  private:
   gap_decays room_;
+  direction way_;
   index_t C_, first_, last_;
   bool both_;
   index_t begin_ = 0, end_ = 0;  // tokens whose decays are at hand
 };
 
-template <direction Way, class Real>
-void scan_border(const gap_decays& decays, index_t n, kernel::border_weights<Real>& border) {
-  if constexpr (Way == direction::forward)
+template <class Real>
+void scan_border(direction way, const gap_decays& decays, index_t n, kernel::border_weights<Real>& border) {
+  if (way == direction::forward)
     kernel::scan_forward(border, decays.forward, n);
   else
     kernel::scan_backward(border, decays.backward, n);
 }
 
 /// M_ji (n, n) of key j and query i, from the decays of the ways that the call looks; zeros where it does not.
-template <class Kernel, class T, class Mask, class Real>
-void scan_block(const head<T, Mask>& x, kernel::tile<Real> M, const gap_decays& decays, double diagonal) {
+template <class Kernel, class T, class Real>
+void scan_block(const head<T>& x, kernel::tile<Real> M, const gap_decays& decays, double diagonal) {
   Kernel::scan_square(M, x.direction == direction::backward ? nullptr : decays.forward,
                       x.direction == direction::forward ? nullptr : decays.backward);
   for (index_t i = 0; i < M.rows; ++i) M.row(i)[i] = static_cast<Real>(diagonal);

@@ -40,11 +40,10 @@ struct full {
     return std::clamp<index_t>(wanted, 1, std::max<index_t>(1, blocks_in(size.L)));
   }
 
-  template <class Kernel, class T, class Mask, class Norm>
-  void run(const head<T, Mask>& x, const Norm& norm, share part, kernel::arena memory) const {
-    using Real = real_of<T>;
+  template <class Kernel, class T, class Real>
+  void run(const head<T>& x, const norm_view<Real>& norm, share part, kernel::arena memory) const {
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width});
-    Real* const z = Norm::uses_row_sum ? w.z : nullptr;
+    Real* const z = norm.uses_row_sum ? w.z : nullptr;
     for (index_t ib = part.index; ib < blocks_in(x.q.count); ib += part.count) {
       const index_t first = ib * block, n = (std::min)(block, x.q.count - first);
       const auto q = kernel::whole_packets<Kernel>(x.q.slice(first, n), w.q);  // (n, Dk)

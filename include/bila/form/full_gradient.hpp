@@ -62,9 +62,8 @@ struct full_gradient {
     scratch<Kernel, real_of<T>>(memory, size);
   }
 
-  template <class Kernel, class T, class Mask, class Norm>
-  void run(const head<T, Mask>& x, head_gradient<T>& g, const Norm& norm, kernel::arena memory) const {
-    using Real = real_of<T>;
+  template <class Kernel, class T, class Real>
+  void run(const head<T>& x, head_gradient<T>& g, const norm_view<Real>& norm, kernel::arena memory) const {
     const index_t L = x.q.count, blocks = blocks_in(L);
     scratch<Kernel, Real> w(memory, {L, x.q.width, x.v.width});
     for (const auto* way : {&w.forward, &w.backward}) {
@@ -110,10 +109,10 @@ struct full_gradient {
     for (index_t ib = 0; ib < blocks; ++ib) {
       const index_t first = ib * block, n = (std::min)(block, L - first);
       if (g.forward != nullptr)
-        spread<direction::forward>(w.forward.pass[ib], w.forward.rows + first, w.forward.columns + first, n, g.forward + first);
+        spread(direction::forward, w.forward.pass[ib], w.forward.rows + first, w.forward.columns + first, n, g.forward + first);
       if (g.backward != nullptr)
-        spread<direction::backward>(w.backward.pass[ib], w.backward.rows + first, w.backward.columns + first, n,
-                                    g.backward + first);
+        spread(direction::backward, w.backward.pass[ib], w.backward.rows + first, w.backward.columns + first, n,
+               g.backward + first);
     }
   }
 

@@ -13,7 +13,9 @@ namespace bila::inline v0_1::form {
 /// T = K^T [V, 1],  [N, Z] = Q T; O(L Dk Dv) time, O(Dk Dv) memory.
 struct global_state {
   /// Only with the diagonal weight 1: adding (diagonal - 1) (q . k) v would cancel where a token outweighs all others.
-  static bool serves(direction way, double diagonal) { return way == direction::both && diagonal == 1; }
+  static bool serves(gap gaps, direction way, double diagonal) {
+    return gaps == gap::none && way == direction::both && diagonal == 1;
+  }
 
   static constexpr index_t block = 64;  // tokens at a time
 
@@ -35,20 +37,19 @@ struct global_state {
   };
 
   /// Each half adds up its own keys' state and then reads both.
-  template <class Kernel, class T, class Mask, class Norm>
-  static BILA_NOINLINE void run(const head<T, Mask>& x, const Norm& norm, share part, kernel::arena& memory,
-                                meeting<Kernel, real_of<T>>& m) {
-    using Real = real_of<T>;
+  template <class Kernel, class T, class Real>
+  static BILA_NOINLINE void run(const head<T>& x, const norm_view<Real>& norm, share part, kernel::arena& memory,
+                                meeting<Kernel, Real>& m) {
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width});
     std::fill_n(w.ones, block, Real(1));
     const auto half_of = [](index_t L, index_t half) { return half == 0 ? 0 : half == 1 ? L / block / 2 * block : L; };
     if (part.at != stage::finishing)
       for (index_t half = 0; half < 2; ++half)
         if (part.has_half(half))
-          gather<Kernel, Norm>(x, w, half == 0 ? m.forward : m.backward, half_of(x.k.count, half), half_of(x.k.count, half + 1));
+          gather(x, norm, w, half == 0 ? m.forward : m.backward, half_of(x.k.count, half), half_of(x.k.count, half + 1));
     if (part.at == stage::leaving) return;
 
-    Real* const s = Norm::uses_row_sum ? w.s : nullptr;
+    Real* const s = norm.uses_row_sum ? w.s : nullptr;
     std::fill_n(w.s, kernel::round_up(x.q.width, Kernel::template lanes<Real>), Real(0));
     for (index_t c = 0; c < x.q.width; ++c) {
       std::transform(m.forward.S.row(c), m.forward.S.row(c) + w.S.stride, m.backward.S.row(c), w.S.row(c), std::plus<>());
@@ -56,15 +57,15 @@ struct global_state {
       if (x.has_states()) join_states(x, c, w.S.row(c), s == nullptr ? s : s + c);
     }
     for (index_t half = 0; half < 2; ++half)
-      if (part.has_half(half)) answer<Kernel>(x, norm, w, half_of(x.q.count, half), half_of(x.q.count, half + 1));
+      if (part.has_half(half)) answer(x, norm, w, half_of(x.q.count, half), half_of(x.q.count, half + 1));
   }
 
  private:
-  template <class Kernel, class Norm, class T, class Mask, class Real>
-  static void gather(const head<T, Mask>& x, scratch<Kernel, Real>& w, typename meeting<Kernel, Real>::state& to, index_t first,
-                     index_t last) {
+  template <class Kernel, class T, class Real>
+  static BILA_NOINLINE void gather(const head<T>& x, const norm_view<Real>& norm, scratch<Kernel, Real>& w,
+                                   typename meeting<Kernel, Real>::state& to, index_t first, index_t last) {
     start<Kernel>(to.S, to.s, head_state<const Real>{});
-    Real* const s = Norm::uses_row_sum ? to.s : nullptr;
+    Real* const s = norm.uses_row_sum ? to.s : nullptr;
     for (index_t at = first; at < last; at += block) {
       const index_t n = (std::min)(block, last - at);
       const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
@@ -78,14 +79,15 @@ struct global_state {
     }
   }
 
-  template <class Kernel, class T, class Mask, class Norm, class Real>
-  static void answer(const head<T, Mask>& x, const Norm& norm, scratch<Kernel, Real>& w, index_t first, index_t last) {
+  template <class Kernel, class T, class Real>
+  static BILA_NOINLINE void answer(const head<T>& x, const norm_view<Real>& norm, scratch<Kernel, Real>& w, index_t first,
+                                   index_t last) {
     for (index_t at = first; at < last; at += block) {
       const index_t n = (std::min)(block, last - at);
       const auto q = kernel::whole_packets<Kernel>(x.q.slice(at, n), w.q);  // (n, Dk)
       const auto y = kernel::results<Kernel>(x.y.slice(at, n), w.N);        // (n, Dv)
       std::fill_n(w.z, n, Real(0));
-      if (Norm::uses_row_sum) Kernel::project(w.z, w.ones, q, w.s);
+      if (norm.uses_row_sum) Kernel::project(w.z, w.ones, q, w.s);
       kernel::ahead next;
       if (at + block < last) {
         next.want(x.q, at + block, (std::min)(block, last - at - block));
@@ -97,8 +99,8 @@ struct global_state {
 
   /// Row c of the state that all queries see: the tokens' own, and what comes before and after. Each final state is what lies on
   /// its side, the tokens included.
-  template <class T, class Mask, class Real>
-  static BILA_NOINLINE void join_states(const head<T, Mask>& x, index_t c, Real* S, Real* s) {
+  template <class T, class Real>
+  static BILA_NOINLINE void join_states(const head<T>& x, index_t c, Real* S, Real* s) {
     const auto entering = [c](const head_state<const Real>& from, index_t d) {
       return from.S.data == nullptr ? Real(0) : static_cast<Real>(from.decay) * from.S(c, d);
     };

@@ -3,10 +3,9 @@
 // batches, heads, threads or of what the gaps mean.
 #pragma once
 
+#include <bila/form/policies.hpp>
 #include <bila/kernel/arena.hpp>
 #include <bila/kernel/contract.hpp>
-#include <bila/mask/concepts.hpp>
-#include <bila/norm/none.hpp>
 #include <bila/view/inputs.hpp>
 #include <bila/view/storage.hpp>
 #include <bila/view/tensor_view.hpp>
@@ -16,27 +15,6 @@
 
 namespace bila::inline v0_1::form {
 
-/// A mask as one segment of one head sees it: tokens and gaps count from the segment's first token.
-template <class Mask>
-struct head_mask {
-  const Mask* mask;
-  index_t b, h, first;
-
-  /// Log decay of gap t crossed this way; log decays up to 1e-6 pass the checks and count as 0.
-  template <direction Way>
-  double log_decay(index_t t) const {
-    const double log = Way == direction::forward ? mask->log_forward(b, h, first + t) : mask->log_backward(b, h, first + t);
-    return (std::min)(0.0, log);
-  }
-
-  template <direction Way>
-  double decay(index_t t) const {
-    return std::exp(log_decay<Way>(t));
-  }
-
-  double weight(index_t i, index_t j) const { return mask->weight(b, h, first + i, first + j); }
-};
-
 /// One head's part of a `state`: S (Dk, Dv), z (Dk, 1), and the decay of the gap by which it enters.
 template <class Real>
 struct head_state {
@@ -45,14 +23,14 @@ struct head_state {
 };
 
 /// Stored in T, computed in Real.
-template <class T, class Mask>
+template <class T>
 struct head {
   using Real = real_of<T>;
 
   rows<const T> q, k, v;  // (L, Dk) (L, Dk) (L, Dv)
   rows<T> y;              // (L, Dv)
   rows<Real> row_sum;     // (L, 1), or without data
-  head_mask<Mask> mask;
+  head_mask mask;
   double scale, diagonal;
   bila::direction direction;
   head_state<const Real> initial_forward, initial_backward;
@@ -63,21 +41,8 @@ struct head {
            final_backward.S.data != nullptr;
   }
 
-  template <bila::direction Way>
-  const auto& initial() const {
-    if constexpr (Way == bila::direction::forward)
-      return initial_forward;
-    else
-      return initial_backward;
-  }
-
-  template <bila::direction Way>
-  const auto& final() const {
-    if constexpr (Way == bila::direction::forward)
-      return final_forward;
-    else
-      return final_backward;
-  }
+  const auto& initial(bila::direction way) const { return way == bila::direction::forward ? initial_forward : initial_backward; }
+  const auto& final(bila::direction way) const { return way == bila::direction::forward ? final_forward : final_backward; }
 };
 
 /// The largest sizes that one head of a call can have.
@@ -107,8 +72,8 @@ inline index_t shares_by_column(index_t Dv, index_t wanted) {
 }
 
 /// The head that has only this share of the value features.
-template <class T, class Mask>
-head<T, Mask> columns_of(head<T, Mask> x, share part) {
+template <class T>
+BILA_NOINLINE head<T> columns_of(head<T> x, share part) {
   const index_t blocks = kernel::round_up(x.v.width, share_columns) / share_columns;
   const index_t first = blocks * part.index / part.count * share_columns;
   const index_t last = (std::min)(blocks * (part.index + 1) / part.count * share_columns, x.v.width);
@@ -146,36 +111,10 @@ BILA_NOINLINE void keep(const head_state<Real>& to, kernel::tile<Real> S, const 
     for (index_t c = 0; c < S.rows; ++c) to.z(c, 0) = s[c];
 }
 
-/// Whether y_i = N_i (factor / divisor) keeps its digits, and its zero if the divisor is 0 and N_i no number.
-template <class Real>
-bool scales(const quotient<Real>& row) {
-  if (row.divisor == 0) return false;
-  const Real inverse = 1 / row.divisor;
-  return !std::isfinite(row.divisor) || (std::isnormal(inverse) && (row.factor == 0 || std::isnormal(row.factor * inverse)));
-}
-
-template <class Real, class Norm>
-quotient<Real> quotient_of(const Norm& norm, const Real* z, index_t i, double scale) {
-  return norm(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(scale));
-}
-
-/// out_i, so that y_i = out_i N_i. Returns false if that is not so for some rows: they get 1 and are left to divide_rest.
-template <class Real, class Norm>
-BILA_NOINLINE bool reciprocals(Real* out, const Real* z, index_t n, const Norm& norm, double scale) {
-  bool all = true;
-  for (index_t i = 0; i < n; ++i) {
-    const quotient<Real> row = quotient_of(norm, z, i, scale);
-    const bool scaled = scales(row);
-    out[i] = scaled ? row.factor * (1 / row.divisor) : Real(1);
-    all = all && scaled;
-  }
-  return all;
-}
-
-template <class Kernel, class Real, class Norm>
-BILA_NOINLINE void divide_rest(kernel::tile<Real> N, const Real* z, const Norm& norm, double scale) {
+template <class Kernel, class Real>
+BILA_NOINLINE void divide_rest(kernel::tile<Real> N, const Real* z, const norm_view<Real>& norm, double scale) {
   for (index_t i = 0; i < N.rows; ++i) {
-    const quotient<Real> row = quotient_of(norm, z, i, scale);
+    const quotient<Real> row = norm.quotient_of(norm.norm, norm.uses_row_sum ? z[i] : Real(0), scale);
     if (row.divisor == 0)
       std::fill_n(N.row(i), N.columns, Real(0));
     else if (!scales(row))
@@ -183,20 +122,15 @@ BILA_NOINLINE void divide_rest(kernel::tile<Real> N, const Real* z, const Norm& 
   }
 }
 
-template <class T, class Mask, class Real, class Norm>
-void keep_row_sum(const head<T, Mask>& x, index_t first, index_t n, const Real* z, const Norm&) {
-  if (Norm::uses_row_sum && x.row_sum.data != nullptr)
-    for (index_t i = 0; i < n; ++i) x.row_sum(first + i, 0) = z[i];
-}
-
 /// Rows [first, first + N.rows) leave as y = sums / n(Z): write() makes N_i = out_i sums_i, by what is in `out` then.
-template <class Kernel, class T, class Mask, class Real, class Norm, class Write>
-void finish(const head<T, Mask>& x, index_t first, kernel::tile<Real> N, const Real* z, Real* out, const Norm& norm,
+template <class Kernel, class T, class Real, class Write>
+void finish(const head<T>& x, index_t first, kernel::tile<Real> N, const Real* z, Real* out, const norm_view<Real>& norm,
             const Write& write) {
-  const bool all = reciprocals(out, z, N.rows, norm, x.scale);
+  const bool all = norm.reciprocals(norm.norm, out, z, N.rows, x.scale);
   write();
   if (!all) divide_rest<Kernel>(N, z, norm, x.scale);
-  keep_row_sum(x, first, N.rows, z, norm);
+  if (norm.uses_row_sum && x.row_sum.data != nullptr)
+    for (index_t i = 0; i < N.rows; ++i) x.row_sum(first + i, 0) = z[i];
   kernel::store(x.y.slice(first, N.rows), N);
 }
 

@@ -34,26 +34,9 @@ struct head_gradient {
            final_backward.S.data != nullptr;
   }
 
-  template <bila::direction Way>
-  const auto& final() const {
-    if constexpr (Way == bila::direction::forward)
-      return final_forward;
-    else
-      return final_backward;
-  }
-
-  template <bila::direction Way>
-  const auto& initial() const {
-    if constexpr (Way == bila::direction::forward)
-      return initial_forward;
-    else
-      return initial_backward;
-  }
-
-  template <bila::direction Way>
-  double* gaps() const {
-    return Way == bila::direction::forward ? forward : backward;
-  }
+  const auto& final(bila::direction way) const { return way == bila::direction::forward ? final_forward : final_backward; }
+  const auto& initial(bila::direction way) const { return way == bila::direction::forward ? initial_forward : initial_backward; }
+  double* gaps(bila::direction way) const { return way == bila::direction::forward ? forward : backward; }
 };
 
 /// Writes the gradient of tokens [first, first + X.rows), or adds it to what earlier passes and heads left. X is used up.
@@ -76,21 +59,14 @@ void deliver(const gradient_rows<T>& to, index_t first, kernel::tile<Real> X, bo
 
 /// Through the normaliser: dN_i = a_i dy_i, dZ_i = b_i of tokens [first, first + n), with a and b the norm's slope; `room` for y
 /// and dy. Returns these tokens' part in the gradient of the scale.
-template <class Kernel, class T, class Mask, class Real, class Norm>
-double through_norm(const head<T, Mask>& x, const head_gradient<T>& g, index_t first, index_t n, Real* a, Real* b, double* dots,
-                    kernel::tile<Real> room_dy, kernel::tile<Real> room_y, const Norm& norm) {
+template <class Kernel, class T, class Real>
+BILA_NOINLINE double through_norm(const head<T>& x, const head_gradient<T>& g, index_t first, index_t n, Real* a, Real* b,
+                                  double* dots, kernel::tile<Real> room_dy, kernel::tile<Real> room_y,
+                                  const norm_view<Real>& norm) {
   const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(first, n), room_dy),
              y = kernel::whole_packets<Kernel>(g.y.slice(first, n), room_y);
   Kernel::template dots<Real>(dots, dy, y);
-  double scale = 0;
-  for (index_t i = 0; i < n; ++i) {
-    const Real Z = Norm::uses_row_sum ? g.row_sum(first + i, 0) : Real(0);
-    const slope<Real> by = norm.slope(Z, static_cast<Real>(x.scale), static_cast<Real>(dots[i]));
-    a[i] = by.numerator;
-    b[i] = by.row_sum;
-    scale += static_cast<double>(by.scale);
-  }
-  return scale;
+  return norm.slopes(norm.norm, a, b, norm.uses_row_sum ? g.row_sum.slice(first, n) : g.row_sum, dots, n, x.scale);
 }
 
 /// start(), transposed: St (Dv, Dk).
@@ -110,10 +86,9 @@ void start_transposed(kernel::tile<Real> St, Real* s, const head_state<const Rea
 ///     backward:  to[t] += pass + sum_{i < t} rows_i + sum_{j >= t} columns_j      1 <= t <= n
 ///
 /// Sums end with the chunk, so what cancels in them is small. Source: Mamba-2 (arXiv 2405.21060), made local to a chunk.
-template <direction Way>
-void spread(double pass, const double* rows, const double* columns, index_t n, double* to) {
+inline BILA_NOINLINE void spread(direction way, double pass, const double* rows, const double* columns, index_t n, double* to) {
   double before = 0, from = 0;
-  if constexpr (Way == direction::forward) {
+  if (way == direction::forward) {
     for (index_t t = n - 1; t >= 0; --t) to[t] += pass + (from += rows[t]);
     for (index_t t = 1; t < n; ++t) to[t] += before += columns[t - 1];
   } else {
@@ -123,8 +98,8 @@ void spread(double pass, const double* rows, const double* columns, index_t n, d
 }
 
 /// A block on the diagonal was made with its mask's own weights there: notes the gradient of the diagonal weight, then applies it.
-template <class T, class Mask, class Real>
-void weigh_diagonal(const head<T, Mask>& x, head_gradient<T>& g, kernel::tile<Real> A, kernel::tile<Real> G, kernel::tile<Real> E) {
+template <class T, class Real>
+void weigh_diagonal(const head<T>& x, head_gradient<T>& g, kernel::tile<Real> A, kernel::tile<Real> G, kernel::tile<Real> E) {
   const Real diagonal = static_cast<Real>(x.diagonal);
   for (index_t i = 0; i < A.rows; ++i) {
     g.diagonal += static_cast<double>(E.row(i)[i]);

@@ -30,13 +30,7 @@ struct meeting {
     double* owed;          // decay that is still to be applied to it
   };
 
-  template <direction Way>
-  state& way() {
-    if constexpr (Way == direction::forward)
-      return forward;
-    else
-      return backward;
-  }
+  state& way(direction w) { return w == direction::forward ? forward : backward; }
 
   state forward;
   Real* z;                  // (L) row sums so far
@@ -46,8 +40,8 @@ struct meeting {
 };
 
 /// Where the kernel writes rows [first, first + n) for the other sweep: y, unless y would round them.
-template <class Kernel, class T, class Mask, class Real>
-kernel::tile<Real> rows_to_leave(const head<T, Mask>& x, const meeting<Kernel, Real>& m, index_t first, index_t n,
+template <class Kernel, class T, class Real>
+kernel::tile<Real> rows_to_leave(const head<T>& x, const meeting<Kernel, Real>& m, index_t first, index_t n,
                                  kernel::tile<Real> room) {
   if constexpr (is_narrow<T>)
     return {m.left.row(first), n, m.left.columns, m.left.stride};
@@ -56,16 +50,16 @@ kernel::tile<Real> rows_to_leave(const head<T, Mask>& x, const meeting<Kernel, R
 }
 
 /// Has the kernel write them.
-template <class Kernel, class T, class Mask, class Real, class Write>
-void leave_rows(const head<T, Mask>& x, const meeting<Kernel, Real>& m, index_t first, index_t n, kernel::tile<Real> room,
+template <class Kernel, class T, class Real, class Write>
+void leave_rows(const head<T>& x, const meeting<Kernel, Real>& m, index_t first, index_t n, kernel::tile<Real> room,
                 const Write& write) {
   const kernel::tile<Real> rows = rows_to_leave(x, m, first, n, room);  // (n, Dv)
   write(rows);
   if constexpr (!is_narrow<T>) kernel::store(x.y.slice(first, n), rows);
 }
 
-template <class Kernel, class T, class Mask, class Real>
-kernel::tile<const Real> left_rows(const head<T, Mask>& x, const meeting<Kernel, Real>& m, index_t first, index_t n,
+template <class Kernel, class T, class Real>
+kernel::tile<const Real> left_rows(const head<T>& x, const meeting<Kernel, Real>& m, index_t first, index_t n,
                                    kernel::tile<Real> room) {
   if constexpr (is_narrow<T>)
     return {m.left.row(first), n, m.left.columns, m.left.stride};
@@ -74,8 +68,8 @@ kernel::tile<const Real> left_rows(const head<T, Mask>& x, const meeting<Kernel,
 }
 
 /// Tokens [first, first + n) and the rows that belong to them, for a kernel that has work before it comes to them.
-template <class T, class Mask>
-void want_tokens(kernel::ahead& next, const head<T, Mask>& x, index_t first, index_t n) {
+template <class T>
+void want_tokens(kernel::ahead& next, const head<T>& x, index_t first, index_t n) {
   next.want(x.q, first, n);
   next.want(x.k, first, n);
   next.want(x.v, first, n);
@@ -88,21 +82,21 @@ struct duties {
   bool other_left;  // starts from what the other sweep left
 };
 
-/// Calls sweep<Way>(first, last, duties) for the tokens first <= t < last that this share covers; middle is a chunk's border.
-template <class T, class Mask, class Sweep>
-void meet(const head<T, Mask>& x, share part, index_t middle, const Sweep& sweep) {
+/// Calls sweep(way, first, last, duties) for the tokens first <= t < last that this share covers; middle is a chunk's border.
+template <class T, class Sweep>
+void meet(const head<T>& x, share part, index_t middle, const Sweep& sweep) {
   constexpr auto forward = direction::forward, backward = direction::backward;
   const index_t L = x.q.count;
-  if (x.direction == forward) return sweep.template operator()<forward>(0, L, duties{.finish = true, .other_left = false});
-  if (x.direction == backward) return sweep.template operator()<backward>(0, L, duties{.finish = true, .other_left = false});
+  if (x.direction == forward) return sweep(forward, 0, L, duties{.finish = true, .other_left = false});
+  if (x.direction == backward) return sweep(backward, 0, L, duties{.finish = true, .other_left = false});
   constexpr duties leave{.finish = false, .other_left = false}, finish{.finish = true, .other_left = true};
   if (part.at != stage::finishing) {
-    if (part.has_half(0) && middle > 0) sweep.template operator()<forward>(0, middle, leave);
-    if (part.has_half(1) && middle < L) sweep.template operator()<backward>(middle, L, leave);
+    if (part.has_half(0) && middle > 0) sweep(forward, 0, middle, leave);
+    if (part.has_half(1) && middle < L) sweep(backward, middle, L, leave);
   }
   if (part.at != stage::leaving) {
-    if (part.has_half(1) && middle < L) sweep.template operator()<forward>(middle, L, finish);
-    if (part.has_half(0) && middle > 0) sweep.template operator()<backward>(0, middle, finish);
+    if (part.has_half(1) && middle < L) sweep(forward, middle, L, finish);
+    if (part.has_half(0) && middle > 0) sweep(backward, 0, middle, finish);
   }
 }
 

@@ -57,37 +57,36 @@ struct recurrent {
   index_t halves(head_size size) const { return size.L / 2 >= block ? 2 : 1; }
   index_t shares(head_size size, index_t wanted) const { return shares_by_column(size.Dv, wanted); }
 
-  template <class Kernel, class T, gapped Mask, class Norm>
-  void run(const head<T, Mask>& whole, const Norm& norm, share part, kernel::arena memory, kernel::arena between) const {
-    using Real = real_of<T>;
-    const head<T, Mask> x = columns_of(whole, part);
+  template <class Kernel, class T, class Real>
+  void run(const head<T>& whole, const norm_view<Real>& norm, share part, kernel::arena memory, kernel::arena between) const {
+    const head<T> x = columns_of(whole, part);
     if (x.v.width == 0) return;
     const head_size now{x.q.count, x.q.width, x.v.width};
     meeting<Kernel, Real> m(between, now, is_narrow<T>);
-    if constexpr (Mask::gaps == gap::none)
-      if (global_state::serves(x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, part, memory, m);
+    if (global_state::serves(x.mask.gaps, x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, part, memory, m);
 
     scratch<Kernel, Real> w(memory, now);
     meet(x, part, now.L / block / 2 * block,
-         [&]<direction Way>(index_t first, index_t last, duties duty) { sweep<Kernel, Way>(x, norm, w, m, first, last, duty); });
+         [&](direction way, index_t first, index_t last, duties duty) { sweep(x, norm, w, m, way, first, last, duty); });
   }
 
   /// In blocks of tokens, pairs inside a block directly; states are computed again from one per sqrt(L / block) blocks.
   chunkwise_gradient gradient() const { return {.size = 16, .recompute = true}; }
 
  private:
-  template <class Kernel, direction Way, class T, class Mask, class Norm, class Real>
-  static void sweep(const head<T, Mask>& x, const Norm& norm, scratch<Kernel, Real>& w, meeting<Kernel, Real>& m, index_t first,
-                    index_t last, duties duty) {
-    constexpr bool forwards = Way == direction::forward;
+  template <class Kernel, class T, class Real>
+  static BILA_NOINLINE void sweep(const head<T>& x, const norm_view<Real>& norm, scratch<Kernel, Real>& w, meeting<Kernel, Real>& m,
+                                  direction way, index_t first, index_t last, duties duty) {
+    const bool forwards = way == direction::forward;
     const index_t L = x.q.count, blocks = (last - first + block - 1) / block;
-    auto& passed = m.template way<Way>();
+    auto& passed = m.way(way);
     const kernel::tile<Real> S = passed.S;
     Real* const s = passed.s;
+    Real* const z = norm.uses_row_sum ? w.z : nullptr;
     kernel::held_decay state(*passed.owed);
     if (forwards ? first == 0 : last == L) {
-      start<Kernel>(S, s, x.template initial<Way>());
-      decay(S, s, x.template initial<Way>().decay);  // a given state crosses the gap before the sequence
+      start<Kernel>(S, s, x.initial(way));
+      decay(S, s, x.initial(way).decay);  // a given state crosses the gap before the sequence
       state = kernel::held_decay();
     }
 
@@ -96,7 +95,7 @@ struct recurrent {
       const auto q = kernel::whole_packets<Kernel>(x.q.slice(at, n), w.q);  // (n, Dk)
       const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.v);  // (n, Dv)
-      fill_decays<Kernel, Way>(x, at, n, w.lambda);
+      fill_decays<Kernel>(x, way, at, n, w.lambda);
       for (index_t i = 0; i < n; ++i) {
         const index_t gap = forwards ? i + 1 : n - 1 - i;  // by which the state leaves the token
         w.read[i] = static_cast<Real>(state.held());
@@ -109,7 +108,7 @@ struct recurrent {
         want_tokens(next, x, then, (std::min)(block, last - then));
       }
       if (duty.other_left)
-        std::copy_n(m.z + at, Norm::uses_row_sum ? n : 0, w.z);
+        std::copy_n(m.z + at, z == nullptr ? 0 : n, w.z);
       else
         std::fill_n(w.z, n, Real(0));
       const auto N = duty.finish ? kernel::results<Kernel>(x.y.slice(at, n), w.N) : rows_to_leave(x, m, at, n, w.N);  // (n, Dv)
@@ -119,37 +118,29 @@ struct recurrent {
       } else {
         for (index_t i = 0; i < n; ++i) std::fill_n(N.row(i), kernel::round_up(N.columns, Kernel::template lanes<Real>), Real(0));
       }
-      Real* const z = Norm::uses_row_sum ? w.z : nullptr;
       if (duty.finish) Kernel::diagonal(N, z, static_cast<Real>(x.diagonal), q, k, v);
-      if constexpr (!forwards) reverse(w.z, n);
-      Kernel::steps(along<Way>(N), z, w.read, along<Way>(q), S, Norm::uses_row_sum ? s : nullptr, w.settle, w.write, along<Way>(k),
-                    along<Way>(v), w.weighted, &next);
-      if constexpr (!forwards) reverse(w.z, n);
+      if (!forwards) std::reverse(w.z, w.z + n);
+      Kernel::steps(along(way, N), z, w.read, along(way, q), S, z == nullptr ? nullptr : s, w.settle, w.write, along(way, k),
+                    along(way, v), w.weighted, &next);
+      if (!forwards) std::reverse(w.z, w.z + n);
       if (duty.finish) {
         finish<Kernel>(x, at, N, w.z, w.out, norm, [&] { Kernel::scale(N, w.out, N); });
       } else {
         if constexpr (!is_narrow<T>) kernel::store(x.y.slice(at, n), N);
-        std::copy_n(w.z, Norm::uses_row_sum ? n : 0, m.z + at);
+        std::copy_n(w.z, z == nullptr ? 0 : n, m.z + at);
       }
     }
     *passed.owed = state.held();
     if (forwards ? last != L : first != 0) return;
     decay(S, s, state.held());
-    keep(x.template final<Way>(), S, Norm::uses_row_sum ? s : nullptr);
+    keep(x.final(way), S, z == nullptr ? nullptr : s);
   }
 
   /// The rows in the order of the sweep.
-  template <direction Way, class Real>
-  static kernel::tile<Real> along(kernel::tile<Real> x) {
-    if constexpr (Way == direction::forward)
-      return x;
-    else
-      return {x.row(x.rows - 1), x.rows, x.columns, -x.stride};
-  }
-
   template <class Real>
-  static BILA_NOINLINE void reverse(Real* z, index_t n) {
-    std::reverse(z, z + n);
+  static kernel::tile<Real> along(direction way, kernel::tile<Real> x) {
+    if (way == direction::forward) return x;
+    return {x.row(x.rows - 1), x.rows, x.columns, -x.stride};
   }
 
   template <class Real>

@@ -12,15 +12,11 @@ namespace {
 using bila::index_t;
 using test::mask_kind;
 
-struct window {
-  double weight(index_t, index_t, index_t i, index_t j) const { return i - j <= 1 && j - i <= 1; }
-};
-
 using bila::form::choice;
 
 template <class Mask, class T = float>
 choice pick(index_t L, index_t Dk, index_t Dv, bila::direction way = bila::direction::both) {
-  return bila::form::automatic::pick<T, Mask>({L, Dk, Dv}, way, 1);
+  return bila::form::automatic::pick<T>({L, Dk, Dv}, Mask::gaps, way, 1);
 }
 
 /// Whether the bits are those of this form.
@@ -60,11 +56,12 @@ TEST_CASE("without gaps, full iff L < 2 Dk Dv / (Dk + Dv)") {
   CHECK(pick<bila::mask::all_ones>(24, 16, 48) == choice::chunkwise);
 }
 
-TEST_CASE("a mask of pairs always takes the full form, a state never") {
-  CHECK(pick<window>(1 << 20, 1, 1) == choice::full);
-  using mask = bila::mask::selective_decay<float>;
-  CHECK(bila::form::automatic::pick<float, mask>({1, 16, 16}, bila::direction::both, 1, true) == choice::recurrent);
-  CHECK(bila::form::automatic::pick<float, mask>({1, 192, 192}, bila::direction::both, 1, true) == choice::chunkwise);
+TEST_CASE("a state is never given to the full form") {  // tests/foreign: a mask of pairs always is
+  const auto with_state = [](index_t D) {
+    return bila::form::automatic::pick<float>({1, D, D}, bila::gap::per_token, bila::direction::both, 1, true);
+  };
+  CHECK(with_state(16) == choice::recurrent);
+  CHECK(with_state(192) == choice::chunkwise);
 }
 
 TEST_CASE("the bits are those of the form that the rule names") {

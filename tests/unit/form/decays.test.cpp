@@ -47,10 +47,10 @@ struct one_decay {
 };
 
 template <class Mask>
-bila::form::head<double, Mask> head_of(const Mask& mask, index_t L, index_t first = 0) {
-  bila::form::head<double, Mask> x{};
+bila::form::head<double> head_of(const Mask& mask, index_t L, index_t first = 0) {
+  bila::form::head<double> x{};
   x.q.count = x.k.count = x.v.count = x.y.count = L;
-  x.mask = {&mask, 4, 5, first};
+  x.mask = {bila::form::view_of_mask(mask), 4, 5, first};
   x.diagonal = 7;
   x.direction = direction::both;
   x.initial_forward.decay = 0.75;
@@ -72,9 +72,9 @@ TEMPLATE_TEST_CASE("gaps 0 and L of a segment are never asked for, all between a
     for (const bool backwards : {false, true}) {
       asked.clear();
       if (backwards)
-        bila::form::fill_decays<TestType, direction::backward>(x, 0, 6, lambda.data());
+        bila::form::fill_decays<TestType>(x, direction::backward, 0, 6, lambda.data());
       else
-        bila::form::fill_decays<TestType, direction::forward>(x, 0, 6, lambda.data());
+        bila::form::fill_decays<TestType>(x, direction::forward, 0, 6, lambda.data());
       CHECK(asked == std::set<index_t>{first + 1, first + 2, first + 3, first + 4, first + 5});
       const double initial = backwards ? 0.625 : 0.75;
       CHECK((lambda[0] == initial && lambda[6] == initial));
@@ -93,7 +93,7 @@ TEMPLATE_TEST_CASE("a chunk reads the gaps at both of its borders, if they are n
   for (const index_t first : {0, 3, 6}) {
     std::vector<double> lambda(5, std::numeric_limits<double>::quiet_NaN());
     asked.clear();
-    bila::form::fill_decays<TestType, direction::forward>(x, first, 3, lambda.data());
+    bila::form::fill_decays<TestType>(x, direction::forward, first, 3, lambda.data());
     std::set<index_t> expected{first, first + 1, first + 2, first + 3};
     expected.erase(0);
     expected.erase(9);
@@ -107,7 +107,7 @@ TEMPLATE_TEST_CASE("a chunk reads the gaps at both of its borders, if they are n
   std::vector<double> lambda(2);
   const auto token = head_of(mask, 1);  // no gap of its own
   asked.clear();
-  bila::form::fill_decays<TestType, direction::backward>(token, 0, 1, lambda.data());
+  bila::form::fill_decays<TestType>(token, direction::backward, 0, 1, lambda.data());
   CHECK((asked.empty() && lambda == std::vector<double>{0.625, 0.625}));
 }
 
@@ -117,7 +117,7 @@ TEMPLATE_TEST_CASE("one decay a head fills every gap but those by which a state 
   const auto x = head_of(mask, 9);
   for (const index_t first : {0, 3, 6}) {
     std::vector<double> lambda(5, std::numeric_limits<double>::quiet_NaN());
-    bila::form::fill_decays<TestType, direction::backward>(x, first, 3, lambda.data());
+    bila::form::fill_decays<TestType>(x, direction::backward, first, 3, lambda.data());
     for (index_t m = 0; m < 4; ++m)
       CHECK(lambda[static_cast<std::size_t>(m)] == (first + m == 0 || first + m == 9 ? 0.625 : std::exp(std::log(0.25))));
     CHECK(std::isnan(lambda[4]));
@@ -128,11 +128,11 @@ TEMPLATE_TEST_CASE("a log decay just above zero counts as zero, one of minus inf
                    bila::kernel::eigen) {
   const barely_positive mask;
   const auto x = head_of(mask, 5);
-  CHECK(x.mask.template decay<direction::forward>(2) == 1);
-  CHECK(x.mask.template decay<direction::backward>(2) == 0);
+  CHECK(x.mask.decay(direction::forward, 2) == 1);
+  CHECK(x.mask.decay(direction::backward, 2) == 0);
   std::vector<double> forward(6), backward(6);
-  bila::form::fill_decays<TestType, direction::forward>(x, 0, 5, forward.data());
-  bila::form::fill_decays<TestType, direction::backward>(x, 0, 5, backward.data());
+  bila::form::fill_decays<TestType>(x, direction::forward, 0, 5, forward.data());
+  bila::form::fill_decays<TestType>(x, direction::backward, 0, 5, backward.data());
   CHECK(forward == std::vector<double>{0.75, 1, 1, 1, 1, 0.75});
   CHECK(backward == std::vector<double>{0.625, 0, 0, 0, 0, 0.625});
 }
@@ -146,7 +146,7 @@ TEST_CASE("either way's decays have a place of their own, for the gaps at both b
   REQUIRE(counter.used() <= sizeof(memory));
   bila::kernel::arena arena(memory);
   const bila::form::gap_decays here(arena, 7, std::type_identity<reference>());
-  CHECK((here.way<direction::forward>() == here.forward && here.way<direction::backward>() == here.backward));
+  CHECK((here.way(direction::forward) == here.forward && here.way(direction::backward) == here.backward));
   CHECK((here.backward - here.forward >= 8 || here.forward - here.backward >= 8));
 }
 
@@ -158,11 +158,11 @@ TEMPLATE_TEST_CASE("what crosses a chunk's borders is taken from the decays of i
   decays.backward = backward.data();
   std::vector<TestType> read(3), write(3);
   bila::kernel::border_weights<TestType> border{read.data(), write.data()};
-  bila::form::scan_border<direction::forward>(decays, 3, border);
+  bila::form::scan_border(direction::forward, decays, 3, border);
   CHECK(read == std::vector<TestType>{TestType(0x1p-1), TestType(0x1p-3), TestType(0x1p-6)});
   CHECK(write == std::vector<TestType>{TestType(0x1p-5), TestType(0x1p-3), 1});
   CHECK(border.total == 0x1p-6);
-  bila::form::scan_border<direction::backward>(decays, 3, border);
+  bila::form::scan_border(direction::backward, decays, 3, border);
   CHECK(read == std::vector<TestType>{TestType(0x1p-5), TestType(0x1p-4), TestType(0x1p-2)});
   CHECK(write == std::vector<TestType>{1, TestType(0x1p-1), TestType(0x1p-3)});
   CHECK(border.total == 0x1p-5);

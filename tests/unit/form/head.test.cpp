@@ -29,8 +29,6 @@ std::vector<Real> padded(const std::vector<std::vector<Real>>& rows) {
   return result;
 }
 
-struct no_mask {};
-
 template <class Kernel, class Real>
 struct on {
   using kernel = Kernel;
@@ -54,8 +52,8 @@ struct ignores_row_sum {
 };
 
 template <class Kernel, class Real, class Norm>
-void finish(const bila::form::head<Real, no_mask>& head, index_t first, tile<Real> N, const Real* z, Real* out, const Norm& norm) {
-  bila::form::finish<Kernel>(head, first, N, z, out, norm, [&] { Kernel::scale(N, out, N); });
+void finish(const bila::form::head<Real>& head, index_t first, tile<Real> N, const Real* z, Real* out, const Norm& norm) {
+  bila::form::finish<Kernel>(head, first, N, z, out, bila::form::view_of_norm<Real>(norm), [&] { Kernel::scale(N, out, N); });
 }
 
 }  // namespace
@@ -70,7 +68,7 @@ TEST_CASE("shares of columns cover every value feature once, in order") {
       std::vector<float> v(static_cast<std::size_t>(2 * Dv)), y(v);
       index_t next = 0;
       for (index_t n = 0; n < count; ++n) {
-        bila::form::head<float, no_mask> head{};
+        bila::form::head<float> head{};
         head.v = {v.data(), 2, Dv, Dv, 1};
         head.y = {y.data(), 2, Dv, Dv, 1};
         const auto part = bila::form::columns_of(head, {n, count});
@@ -89,7 +87,7 @@ TEMPLATE_TEST_CASE("a finished row is factor N / divisor, and zero where the div
   std::vector<double> N = padded<double>({{2, 4}, {6, 8}, {std::nan(""), 1}}), y(8, 99), row_sum(4, 99);
   std::vector<double> z(stride), out(stride, std::nan(""));
   std::copy_n(std::vector<double>{2, 0.5, 0}.begin(), 3, z.begin());
-  bila::form::head<double, no_mask> head{};
+  bila::form::head<double> head{};
   head.y = {y.data(), 4, 2, 2, 1};
   head.row_sum = {row_sum.data(), 4, 1, 1, 1};
   head.scale = 3;
@@ -138,7 +136,7 @@ TEMPLATE_TEST_CASE("a row is factor N / divisor to three roundings, however larg
     std::vector<Real> N = padded<Real>({{numerator, -numerator}, {numerator, 1}}), y(4), z(stride), out(stride);
     z[0] = divisor;
     z[1] = 2;
-    bila::form::head<Real, no_mask> head{};
+    bila::form::head<Real> head{};
     head.y = {y.data(), 2, 2, 2, 1};
     head.scale = 0.7;
     finish<Kernel>(head, 0, tile<Real>{N.data(), 2, 2, stride}, z.data(), out.data(), fixed_quotient{});
@@ -162,7 +160,7 @@ TEMPLATE_TEST_CASE("max_one's rows are right up to the largest row sums, in the 
     const Real Z = std::ldexp(Real(1.37L), power);
     std::vector<Real> N = padded<Real>({{Z, Z / 2}}), y(2), z(stride), out(stride);
     z[0] = Z;
-    bila::form::head<Real, no_mask> head{};
+    bila::form::head<Real> head{};
     head.y = {y.data(), 1, 2, 2, 1};
     head.scale = 0.125;
     {

@@ -15,8 +15,6 @@ namespace {
 using bila::direction;
 using bila::index_t;
 
-struct no_mask {};
-
 template <class Kernel, class T>
 struct on {
   using kernel = Kernel;
@@ -27,6 +25,10 @@ struct on {
 template <bool Uses>
 struct noting_norm {
   static constexpr bool uses_row_sum = Uses;
+  template <class Real>
+  bila::quotient<Real> operator()(Real Z, Real scale) const {
+    return {scale, Z};
+  }
   template <class Real>
   bila::slope<Real> slope(Real Z, Real scale, Real dy_y) const {
     return {Z + 5, 2 * dy_y, scale * dy_y};
@@ -55,7 +57,7 @@ TEST_CASE("pairs that leave or enter a chunk are counted at every gap they cross
     const double pass = random.uniform(-1, 1);
     // Forward, gap t lies before token t. A token i reads across gaps 0..i, a token j is read across gaps j + 1..n - 1.
     auto found = start, expected = start;
-    bila::form::spread<direction::forward>(pass, rows.data(), columns.data(), n, found.data());
+    bila::form::spread(direction::forward, pass, rows.data(), columns.data(), n, found.data());
     for (index_t t = 0; t < n; ++t) {
       expected[static_cast<std::size_t>(t)] += pass;
       for (index_t i = 0; i < n; ++i)
@@ -64,7 +66,7 @@ TEST_CASE("pairs that leave or enter a chunk are counted at every gap they cross
     check_near(found, expected);
     // Backward, a token i reads across gaps i + 1..n, a token j is read across gaps 1..j.
     found = expected = start;
-    bila::form::spread<direction::backward>(pass, rows.data(), columns.data(), n, found.data());
+    bila::form::spread(direction::backward, pass, rows.data(), columns.data(), n, found.data());
     for (index_t t = 1; t <= n; ++t) {
       expected[static_cast<std::size_t>(t)] += pass;
       for (index_t i = 0; i < n; ++i)
@@ -98,7 +100,7 @@ TEMPLATE_TEST_CASE("a pair inside a chunk is counted at each gap between its tok
 
 TEMPLATE_TEST_CASE("a diagonal's weight is applied after its gradient is noted", "", float, double) {
   constexpr index_t n = 3, stride = 16;
-  bila::form::head<TestType, no_mask> x{};
+  bila::form::head<TestType> x{};
   x.diagonal = 0.5;
   bila::form::head_gradient<TestType> g{};
   g.diagonal = 100;
@@ -183,7 +185,7 @@ TEMPLATE_TEST_CASE("through the norm: the slopes of each row, and this call's pa
     for (T& value : y) value = static_cast<T>(static_cast<float>(random.below(64) - 32));
     for (T& value : dy) value = static_cast<T>(static_cast<float>(random.below(64) - 32));
     for (Real& value : Z) value = static_cast<Real>(1 + random.below(4));
-    bila::form::head<T, no_mask> x{};
+    bila::form::head<T> x{};
     x.scale = 3;
     bila::form::head_gradient<T> g{};
     g.y = {y.data(), L, D, 16, 1};
@@ -191,7 +193,8 @@ TEMPLATE_TEST_CASE("through the norm: the slopes of each row, and this call's pa
     g.row_sum = {Z.data(), L, 1, 1, 1};
     const auto call = [&](const auto& norm) {
       return bila::form::through_norm<Kernel>(x, g, first, n, a.data(), b.data(), dots.data(), {room_dy.data(), L, D, 16},
-                                              bila::kernel::tile<Real>{room_y.data(), L, D, 16}, norm);
+                                              bila::kernel::tile<Real>{room_y.data(), L, D, 16},
+                                              bila::form::view_of_norm<Real>(norm));
     };
     for (const bool uses_row_sum : {true, false}) {
       if (!uses_row_sum) g.row_sum = {};  // must not be read

@@ -17,8 +17,6 @@ using bila::index_t;
 using bila::form::share;
 using bila::form::stage;
 
-struct no_mask {};
-
 struct call {
   direction way;
   index_t first, last;
@@ -27,12 +25,12 @@ struct call {
 };
 
 std::vector<call> calls(direction way, index_t L, index_t middle, share part) {
-  bila::form::head<float, no_mask> x{};
+  bila::form::head<float> x{};
   x.q.count = L;
   x.direction = way;
   std::vector<call> result;
-  bila::form::meet(x, part, middle, [&]<direction Way>(index_t first, index_t last, bila::form::duties duty) {
-    result.push_back({Way, first, last, duty.finish, duty.other_left});
+  bila::form::meet(x, part, middle, [&](direction taken, index_t first, index_t last, bila::form::duties duty) {
+    result.push_back({taken, first, last, duty.finish, duty.other_left});
   });
   return result;
 }
@@ -125,7 +123,7 @@ TEMPLATE_TEST_CASE("rows are left in y, unless y would round them", "", float, d
 
       const index_t stride = apart * Dv + 1;
       std::vector<TestType> y(static_cast<std::size_t>(L * stride), TestType(7));
-      bila::form::head<TestType, no_mask> x{};
+      bila::form::head<TestType> x{};
       x.y = {y.data(), L, Dv, stride, apart};
       std::vector<Real> space(n * 64), other(n * 64);
       const bila::kernel::tile<Real> room{space.data(), n, Dv, 32}, later{other.data(), n, Dv, 32};

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// A mask and a norm as forms see them: a few questions, answered through pointers for many tokens at a time. So a form is compiled
+// once for each type of numbers, not once more for every mask and every norm.
+#pragma once
+
+#include <bila/mask/concepts.hpp>
+#include <bila/norm/none.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+namespace bila::inline v0_1::form {
+
+/// Any mask.
+struct mask_view {
+  const void* mask = nullptr;
+  bool gapped = false;  // else pairwise
+  bila::gap gaps = gap::none;
+
+  /// Log decays of gaps [first, first + count) of a batch row, crossed this way.
+  void (*log_decays)(const void* mask, index_t b, index_t h, direction way, index_t first, index_t count, double* to) = nullptr;
+  /// How queries [first, first + count) weigh key j; only if it is pairwise.
+  void (*weights)(const void* mask, index_t b, index_t h, index_t first, index_t count, index_t j, double* to) = nullptr;
+};
+
+template <class Mask>
+mask_view view_of_mask(const Mask& mask) {
+  mask_view view;
+  view.mask = &mask;
+  if constexpr (gapped<Mask>) {
+    view.gapped = true;
+    view.gaps = Mask::gaps;
+    view.log_decays = [](const void* any, index_t b, index_t h, direction way, index_t first, index_t count, double* to) {
+      const Mask& asked = *static_cast<const Mask*>(any);
+      for (index_t t = 0; t < count; ++t)
+        to[t] = way == direction::forward ? asked.log_forward(b, h, first + t) : asked.log_backward(b, h, first + t);
+    };
+  } else {
+    view.weights = [](const void* any, index_t b, index_t h, index_t first, index_t count, index_t j, double* to) {
+      const Mask& asked = *static_cast<const Mask*>(any);
+      for (index_t i = 0; i < count; ++i) to[i] = asked.weight(b, h, first + i, j);
+    };
+  }
+  return view;
+}
+
+/// A mask as one segment of one head sees it: tokens and gaps count from the segment's first token.
+struct head_mask : mask_view {
+  index_t b, h, first;
+
+  /// Of gaps [t, t + count); log decays up to 1e-6 pass the checks and count as 0.
+  void log_decays(direction way, index_t t, index_t count, double* to) const {
+    mask_view::log_decays(mask, b, h, way, first + t, count, to);
+    for (index_t n = 0; n < count; ++n) to[n] = (std::min)(0.0, to[n]);
+  }
+
+  double decay(direction way, index_t t) const {
+    double log = 0;
+    log_decays(way, t, 1, &log);
+    return std::exp(log);
+  }
+
+  void weights(index_t i, index_t count, index_t j, double* to) const {
+    mask_view::weights(mask, b, h, first + i, count, first + j, to);
+  }
+};
+
+/// Whether y_i = N_i (factor / divisor) keeps its digits, and its zero if the divisor is 0 and N_i no number.
+template <class Real>
+bool scales(const quotient<Real>& row) {
+  if (row.divisor == 0) return false;
+  const Real inverse = 1 / row.divisor;
+  return !std::isfinite(row.divisor) || (std::isnormal(inverse) && (row.factor == 0 || std::isnormal(row.factor * inverse)));
+}
+
+/// out_i, so that y_i = out_i N_i. Returns false if that is not so for some rows: they get 1 and are left to divide_rest.
+template <class Real, class Norm>
+bool reciprocals(Real* out, const Real* z, index_t n, const Norm& norm, double scale) {
+  bool all = true;
+  for (index_t i = 0; i < n; ++i) {
+    const quotient<Real> row = norm(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(scale));
+    const bool scaled = scales(row);
+    out[i] = scaled ? row.factor * (1 / row.divisor) : Real(1);
+    all = all && scaled;
+  }
+  return all;
+}
+
+/// Any norm, of row sums in Real.
+template <class Real>
+struct norm_view {
+  const void* norm;
+  bool uses_row_sum;
+
+  /// See above.
+  bool (*reciprocals)(const void* norm, Real* out, const Real* z, index_t n, double scale);
+  quotient<Real> (*quotient_of)(const void* norm, Real Z, double scale);
+  /// a_i, b_i of tokens with these row sums and dots_i = dy_i . y_i; returns their part in the gradient of the scale. Null if the
+  /// norm has no slope.
+  double (*slopes)(const void* norm, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n, double scale);
+};
+
+template <class Real, class Norm>
+norm_view<Real> view_of_norm(const Norm& norm) {
+  norm_view<Real> view{&norm, Norm::uses_row_sum, nullptr, nullptr, nullptr};
+  view.reciprocals = [](const void* any, Real* out, const Real* z, index_t n, double scale) {
+    return form::reciprocals(out, z, n, *static_cast<const Norm*>(any), scale);
+  };
+  view.quotient_of = [](const void* any, Real Z, double scale) {
+    return (*static_cast<const Norm*>(any))(Z, static_cast<Real>(scale));
+  };
+  if constexpr (differentiable_normaliser<Norm>)
+    view.slopes = [](const void* any, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n, double scale) {
+      double total = 0;
+      for (index_t i = 0; i < n; ++i) {
+        const slope<Real> by = static_cast<const Norm*>(any)->slope(Norm::uses_row_sum ? Z(i, 0) : Real(0),
+                                                                    static_cast<Real>(scale), static_cast<Real>(dots[i]));
+        a[i] = by.numerator;
+        b[i] = by.row_sum;
+        total += static_cast<double>(by.scale);
+      }
+      return total;
+    };
+  return view;
+}
+
+}  // namespace bila::inline v0_1::form
