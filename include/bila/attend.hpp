@@ -152,19 +152,23 @@ complaint check_state_decays(const inputs<T>& in) {
   return wrong.empty() ? check_state_decay("initial_backward", in.initial_backward) : wrong;
 }
 
-/// All that can be wrong with a call.
-template <class Kernel, class Form, class T>
-BILA_NOINLINE complaint check_call(const cpu& backend, const Form& form, const policies<T>& with, const inputs<T>& in,
-                                   const outputs<T>& out) {
-  complaint wrong = check(backend);
-  if (wrong.empty()) wrong = check_itself(form);
+/// All that can be wrong with a call, but for its workspace; `wrong` is what the form says of itself.
+template <class T>
+BILA_NOINLINE complaint check_call(const cpu& backend, complaint wrong, const state_rules& rules, const policies<T>& with,
+                                   const inputs<T>& in, const outputs<T>& out) {
+  if (wrong.empty()) wrong = check(backend);
   if (wrong.empty()) wrong = with.check_norm(with.norm.norm);
   if (wrong.empty()) wrong = check(in, out);
-  if (wrong.empty()) wrong = check_states(in, out, rules_of<Form>(with.mask.gapped, with.norm.uses_row_sum, in.direction));
+  if (wrong.empty()) wrong = check_states(in, out, rules);
   if (wrong.empty()) wrong = check_state_decays(in);
   if (wrong.empty()) wrong = with.check_mask(with.mask.mask, in, geometry_of(in, out.y), written_to(out));
-  if (wrong.empty() && !backend.workspace.empty()) wrong = check_workspace(backend, plan<Kernel>(backend, form, in, out));
   return wrong;
+}
+
+template <class Form, class T>
+complaint check_call(const cpu& backend, const Form& form, const policies<T>& with, const inputs<T>& in, const outputs<T>& out) {
+  return check_call(backend, check_itself(form), rules_of<Form>(with.mask.gapped, with.norm.uses_row_sum, in.direction), with, in,
+                    out);
 }
 
 /// One head's part of a state.
@@ -253,8 +257,9 @@ BILA_NOINLINE void run_task(index_t task, form::stage at, kernel::arena memory, 
 template <class Kernel, class Form, class T>
 BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, const policies<T>& with, const inputs<T>& in,
                                     const outputs<T>& out) {
-  if (complaint wrong = check_call<Kernel>(backend, form, with, in, out); !wrong.empty()) return wrong;
+  if (complaint wrong = check_call(backend, form, with, in, out); !wrong.empty()) return wrong;
   const schedule s = plan<Kernel>(backend, form, in, out);
+  if (complaint wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
   const auto run = [&](form::stage at) {
     run_tasks(backend, s, [&](index_t task, kernel::arena memory, std::byte* between) {
       run_task<Kernel>(task, at, memory, between, s, form, with, in, out);
@@ -306,10 +311,9 @@ void attend(const Form& form, const Mask& mask, const Norm& norm, const inputs<T
 
 /// Bytes of `cpu.workspace` that a call with these arguments needs. Throws what the call would throw.
 template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
-std::size_t workspace_bytes(cpu backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+std::size_t workspace_bytes(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
                             const outputs<T>& out) {
-  backend.workspace = {};
-  const complaint wrong = detail::check_call<Kernel>(backend, form, detail::policies<T>(mask, norm), in, out);
+  const complaint wrong = detail::check_call(backend, form, detail::policies<T>(mask, norm), in, out);
   if (!wrong.empty()) raise(wrong);
   const detail::schedule s = detail::plan<Kernel>(backend, form, in, out);
   return s.bytes();

@@ -66,14 +66,14 @@ BILA_NOINLINE void walk_away(const head<T>& x, direction way, index_t ib, walk_s
 template <class Kernel, class T, class Real, class Visit>
 void for_each_key_block(const head<T>& x, index_t ib, double diagonal, walk_scratch<Kernel, Real>& w, const Visit& visit) {
   const index_t queries = (std::min)(block, x.q.count - ib * block), keys = blocks_in(x.k.count);
-  const auto weights = [&](index_t jb) {
+  const auto table = [&](index_t jb) {
     return kernel::tile<Real>{w.M.data, (std::min)(block, x.k.count - jb * block), queries, w.M.stride};
   };
   if (!x.mask.gapped) {
     const index_t last = x.direction == direction::forward ? ib : keys - 1;
     for (index_t jb = x.direction == direction::backward ? ib : 0; jb <= last; ++jb) {
-      fill_block(x, ib, jb, diagonal, w.decays.forward, weights(jb));
-      visit(jb, weights(jb));
+      fill_block(x, ib, jb, diagonal, w.decays.forward, table(jb));
+      visit(jb, table(jb));
     }
     return;
   }
@@ -84,8 +84,8 @@ void for_each_key_block(const head<T>& x, index_t ib, double diagonal, walk_scra
   constexpr direction ways[] = {direction::forward, direction::backward};
   for (const direction way : ways)
     if (x.direction != other(way)) fill_decays<Kernel>(x, way, ib * block, queries, w.decays.way(way));
-  scan_block<Kernel>(x, weights(ib), w.decays, diagonal);
-  visit(ib, weights(ib));
+  scan_block<Kernel>(x, table(ib), w.decays, diagonal);
+  visit(ib, table(ib));
   for (const direction way : ways)
     if (x.direction != other(way)) walk_away(x, way, ib, w, visit);
 }
