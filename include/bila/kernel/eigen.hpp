@@ -33,7 +33,7 @@ struct packets {
   static constexpr index_t lanes = simd::unpacket_traits<packet<Real>>::size;
 
   template <class Real, class Weights>
-  static BILA_NOINLINE void score(tile<Real> A, Real* z, operand<Real> k, operand<Real> qt, const Weights& M) {
+  static BILA_NOINLINE void score(const tile<Real>& A, Real* z, operand<Real> k, operand<Real> qt, const Weights& M) {
     constexpr index_t width = lanes<Real>;
     for_each_tile<lanes<Real>>(A.rows, A.columns, [=]<int Rows, int Packets>(index_t j, index_t i) BILA_LAMBDA_INLINE {
       packet<Real> sum[Rows][Packets], total[Packets];
@@ -58,7 +58,7 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void apply(tile<Real> N, operand<Real> A, operand<Real> v) {
+  static BILA_NOINLINE void apply(const tile<Real>& N, operand<Real> A, operand<Real> v) {
     for_each_tile<lanes<Real>>(N.rows, N.columns, [=]<int Rows, int Packets>(index_t i, index_t d) BILA_LAMBDA_INLINE {
       packet<Real> sum[Rows][Packets];
       load(sum, N.row(i) + d, N.stride);
@@ -68,8 +68,8 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void read(tile<Real> N, const Real* out, const Real* r, operand<Real> q, operand<Real> S, operand<Real> A,
-                                 operand<Real> v, operand<Real> left, ahead* next = nullptr) {
+  static BILA_NOINLINE void read(const tile<Real>& N, const Real* out, const Real* r, operand<Real> q, operand<Real> S,
+                                 operand<Real> A, operand<Real> v, operand<Real> left, ahead* next = nullptr) {
     for_each_tile<lanes<Real>>(N.rows, N.columns, [=]<int Rows, int Packets>(index_t i, index_t d) BILA_LAMBDA_INLINE {
       const line_ahead lines(next, q.columns);
       packet<Real> sum[Rows][Packets];
@@ -113,8 +113,8 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void accumulate(tile<Real> S, Real* s, Real g, operand<Real> H, const Real* h, operand<Real> k,
-                                       const Real* w, operand<Real> v, tile<Real> weighted, ahead* next = nullptr) {
+  static BILA_NOINLINE void accumulate(const tile<Real>& S, Real* s, Real g, operand<Real> H, const Real* h, operand<Real> k,
+                                       const Real* w, operand<Real> v, const tile<Real>& weighted, ahead* next = nullptr) {
     constexpr index_t width = lanes<Real>;
     if (w != nullptr) {
       index_t c = 0;
@@ -124,7 +124,7 @@ struct packets {
     } else if (s != nullptr) {
       gather(s, g, h, k, w);
     }
-    const operand<Real> keys = w == nullptr ? k : operand<Real>(weighted);
+    const tile<const Real> keys = w == nullptr ? k : tile<const Real>(weighted);
     const auto decay = simd::pset1<packet<Real>>(g);
     for_each_tile<lanes<Real>>(S.rows, S.columns, [=]<int Rows, int Packets>(index_t c, index_t d) BILA_LAMBDA_INLINE {
       const line_ahead lines(next, k.rows);
@@ -141,8 +141,9 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void steps(tile<Real> N, Real* z, const Real* r, operand<Real> q, tile<Real> S, Real* s, const Real* g,
-                                  const Real* w, operand<Real> k, operand<Real> v, tile<Real> weighted, ahead* next = nullptr) {
+  static BILA_NOINLINE void steps(tile<Real> N, Real* z, const Real* r, operand_copy<Real> q, tile<Real> S, Real* s, const Real* g,
+                                  const Real* w, operand_copy<Real> k, operand_copy<Real> v, tile<Real> weighted,
+                                  ahead* next = nullptr) {
     constexpr index_t width = lanes<Real>;
     for (index_t i = 0; i < N.rows; ++i)
       for (index_t c = 0; c < k.columns; c += width)
@@ -150,8 +151,8 @@ struct packets {
     const index_t columns = kernel::round_up(S.columns, width);
     index_t d = 0;
     for (; d + 2 * width <= columns; d += 2 * width)
-      step_columns<step_most, 2, packet<Real>>(N, r, q, S, d, g, operand<Real>(weighted), v, next);
-    if (d < columns) step_columns<step_most, 1, packet<Real>>(N, r, q, S, d, g, operand<Real>(weighted), v, next);
+      step_columns<step_most, 2, packet<Real>>(N, r, q, S, d, g, tile<const Real>(weighted), v, next);
+    if (d < columns) step_columns<step_most, 1, packet<Real>>(N, r, q, S, d, g, tile<const Real>(weighted), v, next);
     if (z == nullptr) return;
     for (index_t i = 0; i < N.rows; ++i) {
       const packet<Real> decay = simd::pset1<packet<Real>>(g[i]);
@@ -166,8 +167,8 @@ struct packets {
   }
 
   template <class Real>
-  [[gnu::flatten]] static BILA_NOINLINE void diagonal(tile<Real> N, Real* z, Real w, operand<Real> q, operand<Real> k,
-                                                      operand<Real> v) {
+  [[gnu::flatten]] static BILA_NOINLINE void diagonal(tile<Real> N, Real* z, Real w, operand_copy<Real> q, operand_copy<Real> k,
+                                                      operand_copy<Real> v) {
     Real row[lanes<Real>];
     row_sums<packet<Real>>(
         N.rows, [&](index_t i) BILA_LAMBDA_INLINE { return products<packet<Real>>(q.row(i), k.row(i), q.columns); },
@@ -199,7 +200,7 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void transpose(tile<Real> kt, operand<Real> k) {
+  static BILA_NOINLINE void transpose(const tile<Real>& kt, operand<Real> k) {
     constexpr index_t width = lanes<Real>;
     const index_t rows = width > 1 ? k.rows / width * width : 0;
     for (index_t j = 0; j < rows; j += width)
