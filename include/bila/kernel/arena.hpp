@@ -59,7 +59,7 @@ void clear(tile<Real> x) {
 
 /// Reads tokens into a padded tile, widening what is stored in fewer bits.
 template <class Real, class T>
-BILA_NOINLINE void load(tile<Real> to, rows<const T> from) {
+BILA_NOINLINE void load(const tile<Real>& to, const rows<const T>& from) {
   for (index_t i = 0; i < from.count; ++i) {
     if (from.column_stride == 1 && from.width > 0)  // nothing may have no address
       std::transform(&from(i, 0), &from(i, 0) + from.width, to.row(i), [](T x) { return static_cast<Real>(x); });
@@ -71,7 +71,7 @@ BILA_NOINLINE void load(tile<Real> to, rows<const T> from) {
 
 /// Writes a tile to tokens: the one rounding of a result.
 template <class T, class Real>
-BILA_NOINLINE void store(rows<T> to, tile<Real> from) {
+BILA_NOINLINE void store(const rows<T>& to, const tile<Real>& from) {
   if constexpr (std::is_same_v<T, Real>)
     if (to.data == from.data) return;  // it is there already
   for (index_t i = 0; i < to.count; ++i)
