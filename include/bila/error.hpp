@@ -49,9 +49,9 @@ BILA_NOINLINE inline complaint join(std::initializer_list<part> parts) {
 
 }  // namespace detail
 
-/// Joins words and numbers into one sentence.
+/// Joins words and numbers into one sentence. Cold: what leads to it is rarely taken, and compiled for size.
 template <class... Parts>
-complaint sentence(const Parts&... parts) {
+[[gnu::cold]] complaint sentence(const Parts&... parts) {
   return detail::join({detail::part(parts)...});
 }
 
