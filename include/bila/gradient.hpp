@@ -100,9 +100,15 @@ BILA_NOINLINE schedule plan_gradient(const cpu& backend, const Form& form, const
 
 /// A decay of exactly zero passes nothing, however the sums around it are rounded; nor does a border.
 inline BILA_NOINLINE void clear_dead_gaps(const form::head_mask& mask, direction way, index_t count, double* gaps) {
+  constexpr index_t at_once = 64;
+  double logs[at_once];
   gaps[0] = gaps[count] = 0;
-  for (index_t t = 1; t < count; ++t)
-    if (mask.decay(way, t) == 0) gaps[t] = 0;
+  for (index_t t = 1; t < count; t += at_once) {
+    const index_t n = (std::min)(at_once, count - t);
+    mask.log_decays(way, t, n, logs);
+    for (index_t i = 0; i < n; ++i)
+      if (logs[i] < -700 && std::exp(logs[i]) == 0) gaps[t + i] = 0;
+  }
 }
 
 template <class Real>

@@ -114,7 +114,7 @@ BILA_NOINLINE void keep(const head_state<Real>& to, kernel::tile<Real> S, const 
 template <class Kernel, class Real>
 BILA_NOINLINE void divide_rest(kernel::tile<Real> N, const Real* z, const norm_view<Real>& norm, double scale) {
   for (index_t i = 0; i < N.rows; ++i) {
-    const quotient<Real> row = norm.quotient_of(norm.norm, norm.uses_row_sum ? z[i] : Real(0), scale);
+    const quotient<Real> row = norm.quotient_of(norm.uses_row_sum ? z[i] : Real(0), scale);
     if (row.divisor == 0)
       std::fill_n(N.row(i), N.columns, Real(0));
     else if (!scales(row))
@@ -126,7 +126,7 @@ BILA_NOINLINE void divide_rest(kernel::tile<Real> N, const Real* z, const norm_v
 template <class Kernel, class T, class Real, class Write>
 void finish(const head<T>& x, index_t first, kernel::tile<Real> N, const Real* z, Real* out, const norm_view<Real>& norm,
             const Write& write) {
-  const bool all = norm.reciprocals(norm.norm, out, z, N.rows, x.scale);
+  const bool all = norm.reciprocals(out, z, N.rows, x.scale);
   write();
   if (!all) divide_rest<Kernel>(N, z, norm, x.scale);
   if (norm.uses_row_sum && x.row_sum.data != nullptr)

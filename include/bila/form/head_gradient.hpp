@@ -66,7 +66,7 @@ BILA_NOINLINE double through_norm(const head<T>& x, const head_gradient<T>& g, i
   const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(first, n), room_dy),
              y = kernel::whole_packets<Kernel>(g.y.slice(first, n), room_y);
   Kernel::template dots<Real>(dots, dy, y);
-  return norm.slopes(norm.norm, a, b, norm.uses_row_sum ? g.row_sum.slice(first, n) : g.row_sum, dots, n, x.scale);
+  return norm.slopes(a, b, norm.uses_row_sum ? g.row_sum.slice(first, n) : g.row_sum, dots, n, x.scale);
 }
 
 /// start(), transposed: St (Dv, Dk).

@@ -17,10 +17,10 @@ struct mask_view {
   bool gapped = false;  // else pairwise
   bila::gap gaps = gap::none;
 
-  /// Log decays of gaps [first, first + count) of a batch row, crossed this way.
-  void (*log_decays)(const void* mask, index_t b, index_t h, direction way, index_t first, index_t count, double* to) = nullptr;
-  /// How queries [first, first + count) weigh key j; only if it is pairwise.
-  void (*weights)(const void* mask, index_t b, index_t h, index_t first, index_t count, index_t j, double* to) = nullptr;
+  /// Log decays of gaps [first, first + count) of a batch row, crossed this way; only if it is gapped.
+  void (*ask_log_decays)(const void* mask, index_t b, index_t h, direction way, index_t first, index_t count, double* to) = nullptr;
+  /// How queries [first, first + count) weigh key j; only if it is not.
+  void (*ask_weights)(const void* mask, index_t b, index_t h, index_t first, index_t count, index_t j, double* to) = nullptr;
 };
 
 template <class Mask>
@@ -30,13 +30,13 @@ mask_view view_of_mask(const Mask& mask) {
   if constexpr (gapped<Mask>) {
     view.gapped = true;
     view.gaps = Mask::gaps;
-    view.log_decays = [](const void* any, index_t b, index_t h, direction way, index_t first, index_t count, double* to) {
+    view.ask_log_decays = [](const void* any, index_t b, index_t h, direction way, index_t first, index_t count, double* to) {
       const Mask& asked = *static_cast<const Mask*>(any);
       for (index_t t = 0; t < count; ++t)
         to[t] = way == direction::forward ? asked.log_forward(b, h, first + t) : asked.log_backward(b, h, first + t);
     };
   } else {
-    view.weights = [](const void* any, index_t b, index_t h, index_t first, index_t count, index_t j, double* to) {
+    view.ask_weights = [](const void* any, index_t b, index_t h, index_t first, index_t count, index_t j, double* to) {
       const Mask& asked = *static_cast<const Mask*>(any);
       for (index_t i = 0; i < count; ++i) to[i] = asked.weight(b, h, first + i, j);
     };
@@ -50,7 +50,7 @@ struct head_mask : mask_view {
 
   /// Of gaps [t, t + count); log decays up to 1e-6 pass the checks and count as 0.
   void log_decays(direction way, index_t t, index_t count, double* to) const {
-    mask_view::log_decays(mask, b, h, way, first + t, count, to);
+    ask_log_decays(mask, b, h, way, first + t, count, to);
     for (index_t n = 0; n < count; ++n) to[n] = (std::min)(0.0, to[n]);
   }
 
@@ -60,9 +60,7 @@ struct head_mask : mask_view {
     return std::exp(log);
   }
 
-  void weights(index_t i, index_t count, index_t j, double* to) const {
-    mask_view::weights(mask, b, h, first + i, count, first + j, to);
-  }
+  void weights(index_t i, index_t count, index_t j, double* to) const { ask_weights(mask, b, h, first + i, count, first + j, to); }
 };
 
 /// Whether y_i = N_i (factor / divisor) keeps its digits, and its zero if the divisor is 0 and N_i no number.
@@ -89,28 +87,39 @@ bool reciprocals(Real* out, const Real* z, index_t n, const Norm& norm, double s
 /// Any norm, of row sums in Real.
 template <class Real>
 struct norm_view {
-  const void* norm;
-  bool uses_row_sum;
+  const void* norm = nullptr;
+  bool uses_row_sum = false;
+
+  bool (*ask_reciprocals)(const void* norm, Real* out, const Real* z, index_t n, double scale) = nullptr;
+  quotient<Real> (*ask_quotient)(const void* norm, Real Z, double scale) = nullptr;
+  double (*ask_slopes)(const void* norm, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n,
+                       double scale) = nullptr;  // only if it has slopes
 
   /// See above.
-  bool (*reciprocals)(const void* norm, Real* out, const Real* z, index_t n, double scale);
-  quotient<Real> (*quotient_of)(const void* norm, Real Z, double scale);
-  /// a_i, b_i of tokens with these row sums and dots_i = dy_i . y_i; returns their part in the gradient of the scale. Null if the
-  /// norm has no slope.
-  double (*slopes)(const void* norm, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n, double scale);
+  bool reciprocals(Real* out, const Real* z, index_t n, double scale) const { return ask_reciprocals(norm, out, z, n, scale); }
+
+  quotient<Real> quotient_of(Real Z, double scale) const { return ask_quotient(norm, Z, scale); }
+
+  /// a_i, b_i of tokens with these row sums and dots_i = dy_i . y_i; returns their part in the gradient of the scale.
+  double slopes(Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n, double scale) const {
+    return ask_slopes(norm, a, b, Z, dots, n, scale);
+  }
 };
 
 template <class Real, class Norm>
 norm_view<Real> view_of_norm(const Norm& norm) {
-  norm_view<Real> view{&norm, Norm::uses_row_sum, nullptr, nullptr, nullptr};
-  view.reciprocals = [](const void* any, Real* out, const Real* z, index_t n, double scale) {
+  norm_view<Real> view;
+  view.norm = &norm;
+  view.uses_row_sum = Norm::uses_row_sum;
+  view.ask_reciprocals = [](const void* any, Real* out, const Real* z, index_t n, double scale) {
     return form::reciprocals(out, z, n, *static_cast<const Norm*>(any), scale);
   };
-  view.quotient_of = [](const void* any, Real Z, double scale) {
+  view.ask_quotient = [](const void* any, Real Z, double scale) {
     return (*static_cast<const Norm*>(any))(Z, static_cast<Real>(scale));
   };
   if constexpr (differentiable_normaliser<Norm>)
-    view.slopes = [](const void* any, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n, double scale) {
+    view.ask_slopes = [](const void* any, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n,
+                         double scale) {
       double total = 0;
       for (index_t i = 0; i < n; ++i) {
         const slope<Real> by = static_cast<const Norm*>(any)->slope(Norm::uses_row_sum ? Z(i, 0) : Real(0),

@@ -55,10 +55,10 @@ TEST_CASE("a mask's view says what kind it is") {
   CHECK((none.gapped && none.gaps == bila::gap::none));
   const gaps_of_digits mask{};
   const auto gaps = bila::form::view_of_mask(mask);
-  CHECK((gaps.mask == &mask && gaps.gapped && gaps.gaps == bila::gap::per_token && gaps.log_decays != nullptr));
+  CHECK((gaps.mask == &mask && gaps.gapped && gaps.gaps == bila::gap::per_token && gaps.ask_log_decays != nullptr));
   const auto pairs = bila::form::view_of_mask(pairs_of_digits{});
-  CHECK((!pairs.gapped && pairs.gaps == bila::gap::none && pairs.log_decays == nullptr && pairs.weights != nullptr));
-  CHECK((bila::form::view_of_mask(either{}).gapped && bila::form::view_of_mask(either{}).log_decays != nullptr));
+  CHECK((!pairs.gapped && pairs.gaps == bila::gap::none && pairs.ask_log_decays == nullptr && pairs.ask_weights != nullptr));
+  CHECK((bila::form::view_of_mask(either{}).gapped && bila::form::view_of_mask(either{}).ask_log_decays != nullptr));
 }
 
 TEST_CASE("a head's mask counts from the segment's first token and asks for the gaps named, no other") {
@@ -88,23 +88,23 @@ TEMPLATE_TEST_CASE("a norm's view is the norm", "", float, double) {
   CHECK((sums.norm == &norm && sums.uses_row_sum));
   const std::vector<Real> z{1.5, -2.5, -0.5};
   std::vector<Real> out(3);
-  CHECK(sums.reciprocals(sums.norm, out.data(), z.data(), 2, 3));
+  CHECK(sums.reciprocals(out.data(), z.data(), 2, 3));
   CHECK((out[0] == Real(0.5) && out[1] == Real(-0.5)));
-  CHECK_FALSE(sums.reciprocals(sums.norm, out.data(), z.data(), 3, 3));  // the last divisor is zero
-  CHECK(sums.quotient_of(sums.norm, Real(-0.5), 3).divisor == 0);
+  CHECK_FALSE(sums.reciprocals(out.data(), z.data(), 3, 3));  // the last divisor is zero
+  CHECK(sums.quotient_of(Real(-0.5), 3).divisor == 0);
 
   const bila::norm::max_one max{};
   const auto large = bila::form::view_of_norm<Real>(max);
   const std::vector<Real> memory{4, 99, -8, 99};
   const std::vector<double> dots{2, 3};
   std::vector<Real> a(2), b(2);
-  CHECK(large.slopes(large.norm, a.data(), b.data(), {memory.data(), 2, 1, 2, 1}, dots.data(), 2, 0.5) == 0);
+  CHECK(large.slopes(a.data(), b.data(), {memory.data(), 2, 1, 2, 1}, dots.data(), 2, 0.5) == 0);
   CHECK((a[0] == Real(0.25) && a[1] == Real(0.125) && b[0] == Real(-0.5) && b[1] == Real(0.375)));
 
   const bila::norm::none plain{};
   const auto none = bila::form::view_of_norm<Real>(plain);
   CHECK_FALSE(none.uses_row_sum);
-  CHECK(none.slopes(none.norm, a.data(), b.data(), {}, dots.data(), 2, 0.5) == 2 / 0.5 + 3 / 0.5);  // no row sums are read
+  CHECK(none.slopes(a.data(), b.data(), {}, dots.data(), 2, 0.5) == 2 / 0.5 + 3 / 0.5);  // no row sums are read
   CHECK((a[0] == Real(0.5) && b[0] == 0 && a[1] == Real(0.5) && b[1] == 0));
-  CHECK(bila::form::view_of_norm<Real>(without_slope{}).slopes == nullptr);
+  CHECK(bila::form::view_of_norm<Real>(without_slope{}).ask_slopes == nullptr);
 }
