@@ -146,11 +146,7 @@ void add_length(comparison& run, const problem<T>& p, const std::string& mask_na
   add("recurrent", "recurrent", bila::form::recurrent{});
   add("chunkwise", "chunkwise", bila::form::chunkwise{});
   const bila::form::choice taken = picked<Mask>(shape_of(p, L, Norm::uses_row_sum));
-  add("automatic",
-      taken == bila::form::choice::full        ? "full"
-      : taken == bila::form::choice::recurrent ? "recurrent"
-                                               : "chunkwise",
-      bila::form::automatic{});
+  add("automatic", taken == bila::form::choice::full ? "full" : "chunkwise", bila::form::automatic{});
 }
 
 template <class T, class MakeMask>

@@ -54,26 +54,18 @@ double flop(const bila::form::recurrent&, const shape& s) {
 template <class Mask>
 double flop(const bila::form::chunkwise& form, const shape& s) {
   if (one_state<Mask>) return flop<Mask>(bila::form::recurrent{}, s);
-  return s.heads() * (2 * chunk_squares(s.L, form.size) * (s.keys() + s.columns()) + 8 * s.length() * s.keys() * s.columns());
+  return s.heads() * (2 * chunk_squares(s.L, form.tokens()) * (s.keys() + s.columns()) + 8 * s.length() * s.keys() * s.columns());
 }
 
 template <class Mask>
 bila::form::choice picked(const shape& s) {
-  const bila::form::head_size size{s.L, s.Dk, s.Dv};
-  return s.in_double ? bila::form::automatic::pick<double>(size, Mask::gaps, bila::direction::both, 1)
-                     : bila::form::automatic::pick<float>(size, Mask::gaps, bila::direction::both, 1);
+  return bila::form::automatic::pick({s.L, s.Dk, s.Dv}, Mask::gaps, bila::direction::both, 1);
 }
 
 template <class Mask>
 double flop(const bila::form::automatic&, const shape& s) {
-  switch (picked<Mask>(s)) {
-    case bila::form::choice::full:
-      return flop<Mask>(bila::form::full{}, s);
-    case bila::form::choice::recurrent:
-      return flop<Mask>(bila::form::recurrent{}, s);
-    default:
-      return flop<Mask>(bila::form::automatic::linear, s);
-  }
+  return picked<Mask>(s) == bila::form::choice::full ? flop<Mask>(bila::form::full{}, s)
+                                                     : flop<Mask>(bila::form::automatic::linear, s);
 }
 
 // Compulsory traffic: q, k, v and gates per token are read once, y is written once.

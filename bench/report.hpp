@@ -125,14 +125,13 @@ void print_verdict(const Measurements& measurements) {
 
 inline void print_legend(bool without_decay, bool row_sum, double flop_per_second) {
   std::printf(
-      "\nFLOP        per head, a multiply-add is two; C = %lld, in automatic %lld%s\n"
+      "\nFLOP        per head, a multiply-add is two; C = %lld%s\n"
       "            full 2 L^2 (Dk + Dv) + 3 L^2   %s\n"
       "floor       max(FLOP / %s, compulsory bytes / bandwidth of a triad over as many bytes), limits measured in this process\n"
       "            compulsory bytes: q, k, v and gates per token read once, y written once\n"
       "difference  largest |y - definition| / largest |definition|; all queries up to L = 256, 64 spread over the sequence "
       "beyond\n",
-      static_cast<long long>(bila::form::chunkwise{}.size), static_cast<long long>(bila::form::automatic::linear.size),
-      row_sum ? "; Dv counts the column of ones of the row sum" : "",
+      static_cast<long long>(bila::form::chunkwise{}.tokens()), row_sum ? "; Dv counts the column of ones of the row sum" : "",
       without_decay ? "recurrent, chunkwise 4 L Dk Dv (no decay: one state)"
                     : "recurrent 10 L Dk Dv   chunkwise 2 (Dk + Dv) (sum of squared chunk lengths) + 8 L Dk Dv",
       in_units(flop_per_second, "FLOP/s").c_str());

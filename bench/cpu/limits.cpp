@@ -127,6 +127,23 @@ timing time_of(neighbours& around, const std::function<void()>& call, int thread
   }
 }
 
+/// Median seconds of several calls, each made in every round: what slows the machine slows all of them, so their ratios hold where
+/// a time alone does not.
+std::vector<double> in_turn(const std::vector<std::function<void()>>& calls) {
+  std::vector<std::vector<double>> seconds(calls.size());
+  for (int round = 0; round < 11; ++round)
+    for (std::size_t n = 0; n < calls.size(); ++n) {
+      int made = 0;
+      const double from = wall_seconds();
+      do calls[n]();
+      while (++made < 1000 && wall_seconds() - from < 0.001);
+      if (round > 0) seconds[n].push_back((wall_seconds() - from) / made);  // the first one is for the caches
+    }
+  std::vector<double> medians;
+  for (const auto& of_call : seconds) medians.push_back(median(of_call));
+  return medians;
+}
+
 class report {
  public:
   explicit report(bool gates_only) : around_(gates_only ? 0 : 10, gates_only ? 0 : 300), gates_only_(gates_only) {
@@ -156,15 +173,14 @@ class report {
   }
 
   /// Operations per second in per cent of the loop of multiply-adds.
-  double per_cent(const std::string& name, double flop, double goal, double gate, const std::function<void()>& call,
-                  double held = none) {
-    if (skips(!std::isnan(held))) return none;
+  void per_cent(const std::string& name, double flop, double goal, double gate, const std::function<void()>& call,
+                double held = none) {
+    if (skips(!std::isnan(held))) return;
     timing t = time_of(call);
     // What a gate judges is the best of several tries.
     for (int again = 0; again < 9 && 100 * flop / t.capacity < held; ++again)
       if (const timing other = time_of(call); other.capacity < t.capacity) t = other;
     add({name, "%", goal, gate, true, 100 * flop / t.capacity, 1e3 * t.seconds, t.before, t.after, held, t.busy()});
-    return t.seconds;
   }
 
   void ratio(const std::string& name, double value, double goal, double gate, bool at_least) {
@@ -274,47 +290,44 @@ void micro_kernel(report& to) {
 }
 
 void forms(report& to) {
-  double chunk_1024 = none, chunk_fixed_1024 = none, full_1024 = none, full_fixed_1024 = none;
   for (const index_t L : {512, 1024}) {
     setting on(12, L, 64);
     const std::string at = ", L = " + std::to_string(L);
-    full_fixed_1024 = to.per_cent("full, fixed" + at, on.full_flop(), 92, 84, [&] { on.forward(full{}, on.fixed()); });
-    full_1024 = to.per_cent("full, selective" + at, on.full_flop(), 89, 81, [&] { on.forward(full{}, on.selective()); });
+    to.per_cent("full, fixed" + at, on.full_flop(), 92, 84, [&] { on.forward(full{}, on.fixed()); });
+    to.per_cent("full, selective" + at, on.full_flop(), 89, 81, [&] { on.forward(full{}, on.selective()); });
   }
   for (const index_t L : {197, 512, 1024, 4096, 16384}) {
     setting on(12, L, 64);
     const bool large = L >= 4096;
     for (const bool fixed : {true, false}) {
-      // Best by time: operations differ.
-      index_t best = 16;
-      double least = std::numeric_limits<double>::infinity();
       const auto run = [&](index_t C) {
         fixed ? on.forward(chunkwise{.size = C}, on.fixed()) : on.forward(chunkwise{.size = C}, on.selective());
       };
       if (to.skips(false)) continue;
-      for (const index_t C : {16, 32, 64})
-        if (const double seconds = to.time_of([&] { run(C); }).seconds; seconds < least) least = seconds, best = C;
+      const std::vector<double> seconds = in_turn({[&] { run(16); }, [&] { run(32); }, [&] { run(64); }});
+      const index_t best = index_t{16} << (std::min_element(seconds.begin(), seconds.end()) - seconds.begin());  // by time
       const std::string name = std::string("chunkwise, ") + (fixed ? "fixed" : "selective") + ", L = " + std::to_string(L) +
                                ", C = " + std::to_string(best);
-      const double seconds = to.per_cent(name, on.chunk_flop(best),
-                                         large   ? 80
-                                         : fixed ? 84
-                                                 : 81,
-                                         large   ? 70
-                                         : fixed ? 76
-                                                 : 73,
-                                         [&] { run(best); });
-      if (L == 1024) (fixed ? chunk_fixed_1024 : chunk_1024) = seconds;
+      to.per_cent(name, on.chunk_flop(best), large ? 80 : fixed ? 84 : 81, large ? 70 : fixed ? 76 : 73, [&] { run(best); });
     }
   }
   setting on(12, 1024, 64), longer(12, 4096, 64);
-  const double steps =
-      to.per_cent("recurrent, selective, L = 1024", on.state_flop(10), 78, 68, [&] { on.forward(recurrent{}, on.selective()); });
-  to.ratio("recurrent over chunkwise, time, L = 1024", steps / chunk_1024, 1.2, 1.35, false);
+  to.per_cent("recurrent, selective, L = 1024", on.state_flop(10), 78, 68, [&] { on.forward(recurrent{}, on.selective()); });
+  const auto ratio = [&](const std::string& name, double goal, double gate, const std::function<void()>& a,
+                         const std::function<void()>& b) {
+    if (to.skips(false)) return;
+    const std::vector<double> seconds = in_turn({a, b});
+    to.ratio(name, seconds[0] / seconds[1], goal, gate, false);
+  };
+  const auto chunks = [&] { on.forward(chunkwise{}, on.selective()); };
+  ratio(
+      "recurrent over chunkwise, time, L = 1024", 1.2, 1.35, [&] { on.forward(recurrent{}, on.selective()); }, chunks);
   to.per_cent("all ones, L = 1024", on.state_flop(4), 87, 80, [&] { on.forward(chunkwise{}, bila::mask::all_ones{}); });
   to.per_cent("all ones, L = 4096", longer.state_flop(4), 80, 60, [&] { longer.forward(chunkwise{}, bila::mask::all_ones{}); });
-  to.ratio("selective over fixed, time, chunkwise, L = 1024", chunk_1024 / chunk_fixed_1024, 1.05, 1.12, false);
-  to.ratio("selective over fixed, time, full, L = 1024", full_1024 / full_fixed_1024, 1.05, 1.12, false);
+  ratio("selective over fixed, time, chunkwise, L = 1024", 1.05, 1.12, chunks, [&] { on.forward(chunkwise{}, on.fixed()); });
+  ratio(
+      "selective over fixed, time, full, L = 1024", 1.05, 1.12, [&] { on.forward(full{}, on.selective()); },
+      [&] { on.forward(full{}, on.fixed()); });
 
   const auto both = [&](const auto& form) {
     on.forward(form, on.selective());
@@ -335,10 +348,10 @@ void threads(report& to) {
         std::tuple{1, 4096, 1.75, 1.5, "1 to 2 threads, chunkwise, one head, L = 4096"},
         std::tuple{1, 16384, 1.75, 1.5, "1 to 2 threads, chunkwise, one head, L = 16384"}}) {
     setting on(heads, length, 64);
-    const timing one = to.time_of([&] { on.forward(chunkwise{}, on.selective(), 1); });
-    const timing two = to.time_of([&] { on.forward(chunkwise{}, on.selective(), 2); }, 2);
-    to.add({name, "x", goal, gate, true, one.seconds / two.seconds, 1e3 * two.seconds, two.before, two.after, none,
-            one.busy() || two.busy()});
+    const auto with = [&](int threads) { return [&on, threads] { on.forward(chunkwise{}, on.selective(), threads); }; };
+    const timing two = to.time_of(with(2), 2);
+    const std::vector<double> seconds = in_turn({with(1), with(2)});
+    to.add({name, "x", goal, gate, true, seconds[0] / seconds[1], 1e3 * two.seconds, two.before, two.after, none, two.busy()});
   }
 }
 
@@ -384,14 +397,16 @@ void choice(report& to) {
   for (const index_t D : {16, 32, 64, 96, 128})
     for (const index_t L : {16, 64, 128, 160, 197, 256, 512, 1024, 4096, 16384}) {
       setting on(2, L, D);
-      double best = std::numeric_limits<double>::infinity(), picked = best;
-      for (int round = 0; round < 2; ++round) {
-        if (L <= 1024) best = std::min(best, to.time_of([&] { on.forward(full{}, on.selective()); }).seconds);
-        best = std::min(best, to.time_of([&] { on.forward(chunkwise{}, on.selective()); }).seconds);
-        best = std::min(best, to.time_of([&] { on.forward(recurrent{}, on.selective()); }).seconds);
-        picked = std::min(picked, to.time_of([&] { on.forward(automatic{}, on.selective()); }).seconds);
-      }
-      if (picked / best > worst) worst = picked / best, where = "L = " + std::to_string(L) + ", D = " + std::to_string(D);
+      const auto compare = [&](const auto& mask, const char* name) {
+        const auto call = [&](const auto& form) { return [&on, &mask, form] { on.forward(form, mask); }; };
+        std::vector<std::function<void()>> calls{call(automatic{}), call(chunkwise{}), call(recurrent{})};
+        if (L <= 1024) calls.emplace_back(call(full{}));
+        const std::vector<double> seconds = in_turn(calls);
+        const double behind = seconds[0] / *std::min_element(seconds.begin() + 1, seconds.end());
+        if (behind > worst) worst = behind, where = name + (", L = " + std::to_string(L)) + ", D = " + std::to_string(D);
+      };
+      compare(on.fixed(), "fixed");
+      compare(on.selective(), "selective");
     }
   to.ratio("automatic over the best form, worst at " + where, worst, 1.05, 1.15, false);
 }

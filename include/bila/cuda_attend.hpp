@@ -46,7 +46,8 @@ working work_of(const Form& form, const inputs<T>& in, const geometry& size, boo
   } else if constexpr (std::is_same_v<Form, form::recurrent>) {
     return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::recurrent, 0};
   } else if constexpr (std::is_same_v<Form, form::chunkwise>) {
-    return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::chunks, chunk_of(form.size)};
+    return alike ? working{way_of_working::one_state, one_state_chunk}
+                 : working{way_of_working::chunks, chunk_of(form.size > 0 ? form.size : Tiles::chunk)};
   } else {
     const index_t L = (std::max)(longest(in, size), size.Lk);
     if (!has_states && L < (alike ? Tiles::shortest_one_state : Tiles::shortest_linear)) return {way_of_working::full, 0};

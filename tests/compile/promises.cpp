@@ -67,7 +67,7 @@ static_assert(!std::is_constructible_v<selective, view<const double>>);
 static_assert(!std::is_default_constructible_v<selective>);
 
 // Options have the documented defaults.
-static_assert(bila::form::chunkwise{}.size == 32 && bila::cpu{}.threads == 1);
+static_assert(bila::form::chunkwise{}.size == 0 && bila::cpu{}.threads == 1);
 static_assert(bila::inputs<float>{}.scale == 1 && bila::inputs<float>{}.diagonal == 1);
 static_assert(bila::inputs<float>{}.direction == bila::direction::both);
 static_assert(bila::norm::row_sum{}.eps == 0);

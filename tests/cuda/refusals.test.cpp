@@ -156,8 +156,8 @@ TEST_CASE("options") {
   CHECK(test::has_all(c.forward(), {"offsets", "batch size of 1"}));
   c.in.offsets = {}, c.norm = bila::norm::row_sum{-1};
   CHECK(test::has_all(c.forward(), {"eps = -1"}));
-  c.norm = c.x.x.norm, c.form = bila::form::chunkwise{.size = 0};
-  CHECK(test::has_all(c.forward(), {"chunkwise.size = 0"}));
+  c.norm = c.x.x.norm, c.form = bila::form::chunkwise{.size = -1};
+  CHECK(test::has_all(c.forward(), {"chunkwise.size = -1"}));
   CHECK(c.untouched());
 
   call packed(some_lesson({.H = 2, .L = 140, .Dk = 16, .Dv = 24}));

@@ -89,10 +89,10 @@ TEST_CASE("P1, A9: automatic is right at the lengths of images, and changes over
     const auto x = sample({.L = L, .Dk = 64, .Dv = 64}, kind);
     return same_bits(run(bila::form::automatic{}, x), run(form, x));
   };
-  const index_t crossover = 141;  // 4.4 D / 2, rounded up
+  const index_t crossover = 148;  // 16 + (4 D D + 450) / (2 D), rounded up
   CHECK(takes_the_form_of(bila::form::full{}, crossover - 1, mask_kind::source));
   CHECK_FALSE(takes_the_form_of(bila::form::full{}, crossover, mask_kind::source));
-  CHECK(takes_the_form_of(bila::form::recurrent{}, crossover, mask_kind::source));
+  CHECK(takes_the_form_of(bila::form::chunkwise{}, crossover, mask_kind::source));
   CHECK(takes_the_form_of(bila::form::full{}, 63, mask_kind::all_ones));  // D = 64
   CHECK_FALSE(takes_the_form_of(bila::form::full{}, 64, mask_kind::all_ones));
   CHECK(takes_the_form_of(bila::form::chunkwise{}, 64, mask_kind::all_ones));

@@ -169,8 +169,8 @@ const std::vector<refusal> gate_values{
 };
 
 const std::vector<refusal> options{
-    {2, [](call& c) { c.form = bila::form::chunkwise{.size = 0}; }, {"chunkwise.size = 0", ">= 1"}},
-    {2, [](call& c) { c.form = bila::form::chunkwise{.size = -64}; }, {"chunkwise.size = -64", ">= 1"}},
+    {2, [](call& c) { c.form = bila::form::chunkwise{.size = -1}; }, {"chunkwise.size = -1", ">= 0"}},
+    {2, [](call& c) { c.form = bila::form::chunkwise{.size = -64}; }, {"chunkwise.size = -64", ">= 0"}},
     {2, [](call& c) { c.backend.threads = -1; }, {"cpu.threads = -1", ">= 0"}},
     {2, [](call& c) { c.norm = bila::norm::row_sum{-1e-6}; }, {"eps = -1e-06", ">= 0"}},
     {2, [](call& c) { c.norm = bila::norm::row_sum{no_number}; }, {"eps = nan", "finite"}},

@@ -4,46 +4,36 @@
 
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/full.hpp>
-#include <bila/form/recurrent.hpp>
 
 namespace bila::inline v0_1::form {
 
 /// What `automatic` takes for a head.
-enum class choice { full, recurrent, chunkwise };
+enum class choice { full, chunkwise };
 
-/// full while it is faster than the linear form; the linear form is recurrent while its state stays in a second cache, chunkwise
-/// beyond:
+/// full while it is faster than chunkwise, by their operations and what a chunk costs besides:
 ///
-///     forward, gaps:            full  iff  L < 4.4 Dk Dv / (Dk + Dv)       if Dk Dv numbers take at most 128 KB (D = 128 in float)
-///                               full  iff  L < C + 4 Dk Dv / (Dk + Dv)     else
+///     forward, gaps:            full  iff  L < C + (4 Dk Dv + 450) / (Dk + Dv), C = 16
 ///     forward, none, both ways: full  iff  L <     2 Dk Dv / (Dk + Dv)     with diagonal weight 1; chunkwise is the one state
-///     gradient:                 full  iff  L < C + 10 Dk Dv / (3 Dk + 2 Dv), else chunkwise
+///     gradient:                 full  iff  L < C + 10 Dk Dv / (3 Dk + 2 Dv), C = 32
 ///     pairwise only:            full;      states given: never full
 ///
-/// The choice depends on a segment's own shape and type only, so a sequence gives the same bits alone, packed, or in a batch.
+/// The choice depends on a segment's own shape only, so a sequence gives the same bits alone, packed, or in a batch.
 /// Source: the cost model of form/README.md, and measurements (bench/cpu).
 struct automatic {
   static constexpr chunkwise linear{};
-  static constexpr index_t state_bytes = 131072;
 
-  /// What is taken for a head of this size, stored in T, with a gapped mask; with any other it is full.
-  template <class T>
+  /// What is taken for a head of this size with a gapped mask; with any other it is full.
   static choice pick(head_size size, gap gaps, direction way, double diagonal, bool has_states = false) {
     const double L = static_cast<double>(size.L), Dk = static_cast<double>(size.Dk), Dv = static_cast<double>(size.Dv);
     const bool one_state = global_state::serves(gaps, way, diagonal);
-    const bool fits = size.Dk * size.Dv * static_cast<index_t>(sizeof(real_of<T>)) <= state_bytes;
-    const choice otherwise = fits && !one_state ? choice::recurrent : choice::chunkwise;
-    const double C = otherwise == choice::recurrent || one_state ? 0 : static_cast<double>(linear.size);
-    const double states = one_state ? 2 : otherwise == choice::recurrent ? 4.4 : 4;
-    return !has_states && (L - C) * (Dk + Dv) < states * Dk * Dv ? choice::full : otherwise;
+    const double C = one_state ? 0 : static_cast<double>(linear.tokens());
+    const double states = one_state ? 2 * Dk * Dv : 4 * Dk * Dv + 450;
+    return !has_states && (L - C) * (Dk + Dv) < states ? choice::full : choice::chunkwise;
   }
 
   template <class Kernel, class T>
   void plan(kernel::arena& memory, head_size size) const {
-    kernel::arena other;
-    plan_larger<Kernel, T>(other, size, full{}, recurrent{});
-    linear.plan<Kernel, T>(memory, size);
-    if (other.used() > memory.used()) memory = other;
+    plan_larger<Kernel, T>(memory, size, full{}, linear);
   }
 
   template <class Kernel, class T>
@@ -59,14 +49,11 @@ struct automatic {
   template <class Kernel, class T, class Real>
   void run(const head<T>& x, const norm_view<Real>& norm, share part, kernel::arena memory, kernel::arena between) const {
     const head_size size{x.k.count, x.q.width, x.v.width};
-    const choice taken = x.mask.gapped ? pick<T>(size, x.mask.gaps, x.direction, x.diagonal, x.has_states()) : choice::full;
-    if (taken == choice::full) {
-      if (part.at == stage::leaving) return;
-      const index_t halves = part.at == stage::whole ? 1 : 2;
-      return full{}.run<Kernel>(x, norm, {part.index * halves + part.half, part.count * halves}, memory);
-    }
-    if (taken == choice::recurrent) return recurrent{}.run<Kernel>(x, norm, part, memory, between);
-    linear.run<Kernel>(x, norm, part, memory, between);
+    if (x.mask.gapped && pick(size, x.mask.gaps, x.direction, x.diagonal, x.has_states()) == choice::chunkwise)
+      return linear.run<Kernel>(x, norm, part, memory, between);
+    if (part.at == stage::leaving) return;
+    const index_t halves = part.at == stage::whole ? 1 : 2;
+    full{}.run<Kernel>(x, norm, {part.index * halves + part.half, part.count * halves}, memory);
   }
 
   struct cheaper_gradient {
@@ -79,7 +66,8 @@ struct automatic {
     void run(const head<T>& x, head_gradient<T>& g, const norm_view<Real>& norm, kernel::arena memory) const {
       if (x.mask.gapped) {
         const double L = static_cast<double>(x.k.count), Dk = static_cast<double>(x.q.width), Dv = static_cast<double>(x.v.width);
-        if (x.has_states() || g.has_states() || (L - static_cast<double>(linear.size)) * (3 * Dk + 2 * Dv) >= 10 * Dk * Dv)
+        if (x.has_states() || g.has_states() ||
+            (L - static_cast<double>(linear.gradient().size)) * (3 * Dk + 2 * Dv) >= 10 * Dk * Dv)
           return linear.gradient().run<Kernel>(x, g, norm, memory);
       }
       full_gradient{}.run<Kernel>(x, g, norm, memory);

@@ -19,10 +19,12 @@ namespace bila::inline v0_1::form {
 /// the one that comes first leaves q H or q G in y, the other adds the rest and normalises; no state is stored.
 /// Source: LION (arXiv 2502.16249), the chunkwise form, with carried states as in Mamba-2 (arXiv 2405.21060).
 struct chunkwise {
-  index_t size = 32;       // tokens per chunk, >= 1; at D = 64 within 7 % of the best (bench/chunk_size.bench.cpp)
+  index_t size = 0;        // tokens per chunk; 0: the fastest where it was measured (form/README.md)
   bool recompute = false;  // the gradient keeps one state per sqrt(L / size) chunks instead of one per chunk, and computes more
 
-  complaint check() const { return size >= 1 ? complaint() : sentence("chunkwise.size = ", size, ", it must be >= 1"); }
+  complaint check() const { return size >= 0 ? complaint() : sentence("chunkwise.size = ", size, ", it must be >= 0"); }
+
+  index_t tokens() const { return size > 0 ? size : 16; }
 
   template <class Kernel, class Real>
   struct scratch {
@@ -51,7 +53,7 @@ struct chunkwise {
   void plan(kernel::arena& memory, head_size largest) const {
     kernel::arena other;
     typename global_state::scratch<Kernel, real_of<T>>(other, largest);
-    scratch<Kernel, real_of<T>>(memory, largest, (std::min)(size, std::max<index_t>(largest.L, 1)));
+    scratch<Kernel, real_of<T>>(memory, largest, (std::min)(tokens(), std::max<index_t>(largest.L, 1)));
     if (other.used() > memory.used()) memory = other;
   }
 
@@ -60,7 +62,7 @@ struct chunkwise {
     meeting<Kernel, real_of<T>>(memory, largest, is_narrow<T>);
   }
 
-  index_t halves(head_size largest) const { return largest.L / 2 >= size ? 2 : 1; }
+  index_t halves(head_size largest) const { return largest.L / 2 >= tokens() ? 2 : 1; }
   index_t shares(head_size largest, index_t wanted) const { return shares_by_column(largest.Dv, wanted); }
 
   template <class Kernel, class T, class Real>
@@ -71,13 +73,13 @@ struct chunkwise {
     meeting<Kernel, Real> m(between, now, is_narrow<T>);
     if (global_state::serves(x.mask.gaps, x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, part, memory, m);
 
-    const index_t C = (std::min)(size, now.L);
+    const index_t C = (std::min)(tokens(), now.L);
     scratch<Kernel, Real> w(memory, now, C);
     meet(x, part, now.L / C / 2 * C,
          [&](direction way, index_t first, index_t last, duties duty) { sweep(x, norm, w, m, way, first, last, duty); });
   }
 
-  chunkwise_gradient gradient() const { return {size, recompute}; }
+  chunkwise_gradient gradient() const { return {size > 0 ? size : 32, recompute}; }
 
  private:
   template <class Kernel, class T, class Real>
