@@ -4,6 +4,7 @@
 
 #include <bila/backend/cuda/plan.hpp>
 #include <bila/door.hpp>
+#include <bila/form/recurrent.hpp>
 
 #include <stdexcept>
 
