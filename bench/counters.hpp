@@ -10,14 +10,12 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <type_traits>
 
 namespace bench {
 
 struct shape {
   index_t B, H, L, Dk, Dv;
   bool row_sum;  // a column of ones beside v carries the row sum
-  bool in_double;
 
   double heads() const { return static_cast<double>(B * H); }
   double length() const { return static_cast<double>(L); }
@@ -27,7 +25,7 @@ struct shape {
 
 template <class T>
 shape shape_of(const problem<T>& p, index_t L, bool row_sum) {
-  return {p.batches(), p.heads(), L, p.q.extents[3], p.v.extents[3], row_sum, std::is_same_v<T, double>};
+  return {p.batches(), p.heads(), L, p.q.extents[3], p.v.extents[3], row_sum};
 }
 
 // Without decay the recurrent and the chunkwise form share one path: one state, written once and read once.

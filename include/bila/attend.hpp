@@ -122,6 +122,17 @@ struct policies {
   policies(const Mask& any_mask, const Norm& any_norm)
       : mask(form::view_of_mask(any_mask)), norm(form::view_of_norm<real_of<T>>(any_norm)) {
     check_norm = [](const void* any) { return check_itself(*static_cast<const Norm*>(any)); };
+  }
+
+  form::mask_view mask;
+  form::norm_view<real_of<T>> norm;
+  complaint (*check_norm)(const void* norm);
+};
+
+template <class T>
+struct forward_policies : policies<T> {
+  template <class Mask, class Norm>
+  forward_policies(const Mask& any_mask, const Norm& any_norm) : policies<T>(any_mask, any_norm) {
     check_mask = [](const void* any, const inputs<T>& in, const geometry& size, named_tensors written) {
       const Mask& asked = *static_cast<const Mask*>(any);
       complaint wrong = check_gates_apart(written, asked);  // before its values are looked at
@@ -130,9 +141,6 @@ struct policies {
     };
   }
 
-  form::mask_view mask;
-  form::norm_view<real_of<T>> norm;
-  complaint (*check_norm)(const void* norm);
   complaint (*check_mask)(const void* mask, const inputs<T>& in, const geometry& size, named_tensors written);
 };
 
@@ -152,11 +160,12 @@ complaint check_state_decays(const inputs<T>& in) {
   return wrong.empty() ? check_state_decay("initial_backward", in.initial_backward) : wrong;
 }
 
-/// All that can be wrong with a call, but for its workspace; `wrong` is what the form says of itself.
+/// All that can be wrong with a call, but for its workspace; `of_form` is what the form says of itself.
 template <class T>
-BILA_NOINLINE complaint check_call(const cpu& backend, complaint wrong, const state_rules& rules, const policies<T>& with,
-                                   const inputs<T>& in, const outputs<T>& out) {
-  if (wrong.empty()) wrong = check(backend);
+BILA_NOINLINE complaint check_call(const cpu& backend, const complaint& of_form, const state_rules& rules,
+                                   const forward_policies<T>& with, const inputs<T>& in, const outputs<T>& out) {
+  complaint wrong = check(backend);
+  if (wrong.empty()) wrong = of_form;
   if (wrong.empty()) wrong = with.check_norm(with.norm.norm);
   if (wrong.empty()) wrong = check(in, out);
   if (wrong.empty()) wrong = check_states(in, out, rules);
@@ -166,7 +175,8 @@ BILA_NOINLINE complaint check_call(const cpu& backend, complaint wrong, const st
 }
 
 template <class Form, class T>
-complaint check_call(const cpu& backend, const Form& form, const policies<T>& with, const inputs<T>& in, const outputs<T>& out) {
+complaint check_call(const cpu& backend, const Form& form, const forward_policies<T>& with, const inputs<T>& in,
+                     const outputs<T>& out) {
   return check_call(backend, check_itself(form), rules_of<Form>(with.mask.gapped, with.norm.uses_row_sum, in.direction), with, in,
                     out);
 }
@@ -253,9 +263,12 @@ BILA_NOINLINE void run_task(index_t task, form::stage at, kernel::arena memory, 
   }
 }
 
+// A mask may throw while tasks run: what is unwound then depends on how the unit is built.
+inline namespace BILA_RAISING {
+
 /// Checks a call, then runs it; or returns what is wrong with it.
 template <class Kernel, class Form, class T>
-BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, const policies<T>& with, const inputs<T>& in,
+BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, const forward_policies<T>& with, const inputs<T>& in,
                                     const outputs<T>& out) {
   if (complaint wrong = check_call(backend, form, with, in, out); !wrong.empty()) return wrong;
   const schedule s = plan<Kernel>(backend, form, in, out);
@@ -269,6 +282,8 @@ BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, const 
   if (s.halves == 2) run(form::stage::finishing);
   return {};
 }
+
+}  // namespace BILA_RAISING
 
 }  // namespace detail
 
@@ -291,7 +306,7 @@ void attend(const cpu& backend, const Form& form, const Mask& mask, const Norm& 
                 "bila::attend: this mask offers weights of pairs but no gaps, so only form::full and form::automatic accept it");
   static_assert(normaliser<Norm>, "bila::attend: this type is no norm (see bila/norm/none.hpp)");
   if constexpr (detail::accepts<Form, Mask> && normaliser<Norm>) {
-    const complaint wrong = detail::run_checked<Kernel>(backend, form, detail::policies<T>(mask, norm), in, out);
+    const complaint wrong = detail::run_checked<Kernel>(backend, form, detail::forward_policies<T>(mask, norm), in, out);
     if (!wrong.empty()) raise(wrong);
   }
 }
@@ -313,7 +328,7 @@ void attend(const Form& form, const Mask& mask, const Norm& norm, const inputs<T
 template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
 std::size_t workspace_bytes(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
                             const outputs<T>& out) {
-  const complaint wrong = detail::check_call(backend, form, detail::policies<T>(mask, norm), in, out);
+  const complaint wrong = detail::check_call(backend, form, detail::forward_policies<T>(mask, norm), in, out);
   if (!wrong.empty()) raise(wrong);
   const detail::schedule s = detail::plan<Kernel>(backend, form, in, out);
   return s.bytes();

@@ -251,10 +251,11 @@ std::size_t workspace_bytes(const cuda::on& backend, const Form& form, const Mas
 /// All tensors, gates and states lie in device memory; offsets and lengths are the host's and are copied before the call returns.
 /// The numbers of the gates are not looked at: one above 0 counts as 0. A mask is any trivially copyable type whose log_forward and
 /// log_backward a device may call. In f16 a weighted score, and an initial state's number, must fit f16. Chunks, which different
-/// blocks of threads walk through, are rounded up to multiples of 128 tokens; `automatic` takes 2048. Products of 16-bit numbers
-/// are summed in float; float goes through three tf32 products each. Nothing is allocated, nothing waits, and a CUDA graph may
-/// capture the call. The same bits every time, and in every place of a batch. Throws std::invalid_argument naming the argument, the
-/// place and the value, before anything is launched, and std::runtime_error with CUDA's words. Source: LION (arXiv 2502.16249).
+/// blocks of threads walk through, are rounded up to multiples of 128 tokens; `automatic` and `chunkwise{}` take 2048. Products of
+/// 16-bit numbers are summed in float; float goes through three tf32 products each. Nothing is allocated, nothing waits, and a CUDA
+/// graph may capture the call. The same bits every time, and in every place of a batch. Throws std::invalid_argument naming the
+/// argument, the place and the value, before anything is launched, and std::runtime_error with CUDA's words. Source: LION (arXiv
+/// 2502.16249).
 template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
 void attend(const cuda::on& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
             const outputs<T>& out) {

@@ -35,13 +35,14 @@ rows<real_of<T>> room_for_sum(kernel::arena& memory, index_t L, index_t width) {
   }
 }
 
-/// The same as `policies`, and how the mask turns the gradient of its gaps into that of its parameters; null where it does not.
+/// And how the mask turns the gradient of its gaps into that of its parameters; null where it does not.
 template <class T>
 struct gradient_policies : policies<T> {
   using to_parameters = tensor_view<real_of<T>>;
 
   template <class Mask, class Norm>
   gradient_policies(const Mask& any_mask, const Norm& any_norm) : policies<T>(any_mask, any_norm) {
+    this->norm = form::view_with_slopes<real_of<T>>(any_norm);
     check_gradient = [](const void* any, const inputs<T>& in, const gradients<T>& to, const geometry& size) {
       const Mask& asked = *static_cast<const Mask*>(any);
       complaint wrong = check_gradient_mask(asked, in, to, size);
@@ -241,6 +242,8 @@ BILA_NOINLINE void sum_scalars(const gradient_policies<T>& with, const gradients
   }
 }
 
+inline namespace BILA_RAISING {  // as run_checked
+
 /// Checks a call, then runs it; or returns what is wrong with it.
 template <class Kernel, class Form, class T>
 BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& form, const gradient_policies<T>& with,
@@ -258,6 +261,8 @@ BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& for
   sum_scalars(with, to, parts_in(shared), size, s.segments);
   return {};
 }
+
+}  // namespace BILA_RAISING
 
 }  // namespace detail
 

@@ -83,6 +83,7 @@ void check_all() {
         check(what, bila::form::automatic{}, fixed, in, states);
         check(what, bila::form::recurrent{}, fixed, in, states);
         check(what, bila::form::chunkwise{}, bila::mask::all_ones{}, in, states);
+        check(what, bila::form::chunkwise{}, fixed, in, states);
       }
     }
   }

@@ -30,7 +30,7 @@ struct walk_scratch {
 
 /// The block of keys jb of a pairwise mask, with this weight on the diagonal. A pair that the call's direction hides is not asked
 /// for; its weight is zero.
-template <class T, class Real>
+template <class Kernel, class T, class Real>
 BILA_NOINLINE void fill_block(const head<T>& x, index_t ib, index_t jb, double diagonal, double* room, kernel::tile<Real> M) {
   for (index_t j = 0; j < M.rows; ++j) {
     const index_t own = jb * block + j - ib * block;  // the query that is key j's token
@@ -72,7 +72,7 @@ void for_each_key_block(const head<T>& x, index_t ib, double diagonal, walk_scra
   if (!x.mask.gapped) {
     const index_t last = x.direction == direction::forward ? ib : keys - 1;
     for (index_t jb = x.direction == direction::backward ? ib : 0; jb <= last; ++jb) {
-      fill_block(x, ib, jb, diagonal, w.decays.forward, table(jb));
+      fill_block<Kernel>(x, ib, jb, diagonal, w.decays.forward, table(jb));
       visit(jb, table(jb));
     }
     return;

@@ -19,8 +19,8 @@ namespace bila::inline v0_1::form {
 /// the one that comes first leaves q H or q G in y, the other adds the rest and normalises; no state is stored.
 /// Source: LION (arXiv 2502.16249), the chunkwise form, with carried states as in Mamba-2 (arXiv 2405.21060).
 struct chunkwise {
-  index_t size = 0;        // tokens per chunk; 0: the fastest where it was measured (form/README.md)
-  bool recompute = false;  // the gradient keeps one state per sqrt(L / size) chunks instead of one per chunk, and computes more
+  index_t size = 0;        // tokens per chunk; 0: the fastest where it was measured, 16 and 32 for the gradient
+  bool recompute = false;  // the gradient keeps one state per sqrt(L / C) chunks instead of one per chunk, and computes more
 
   complaint check() const { return size >= 0 ? complaint() : sentence("chunkwise.size = ", size, ", it must be >= 0"); }
 

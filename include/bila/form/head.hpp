@@ -11,7 +11,6 @@
 #include <bila/view/tensor_view.hpp>
 
 #include <algorithm>
-#include <cmath>
 
 namespace bila::inline v0_1::form {
 

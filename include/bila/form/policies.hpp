@@ -14,7 +14,7 @@ namespace bila::inline v0_1::form {
 /// Any mask.
 struct mask_view {
   const void* mask = nullptr;
-  bool gapped = false;  // else pairwise
+  bool gapped = false;  // else pairwise, and `gaps` says nothing
   bila::gap gaps = gap::none;
 
   /// Log decays of gaps [first, first + count) of a batch row, crossed this way; only if it is gapped.
@@ -93,7 +93,7 @@ struct norm_view {
   bool (*ask_reciprocals)(const void* norm, Real* out, const Real* z, index_t n, double scale) = nullptr;
   quotient<Real> (*ask_quotient)(const void* norm, Real Z, double scale) = nullptr;
   double (*ask_slopes)(const void* norm, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n,
-                       double scale) = nullptr;  // only if it has slopes
+                       double scale) = nullptr;  // only for a gradient
 
   /// See above.
   bool reciprocals(Real* out, const Real* z, index_t n, double scale) const { return ask_reciprocals(norm, out, z, n, scale); }
@@ -117,19 +117,24 @@ norm_view<Real> view_of_norm(const Norm& norm) {
   view.ask_quotient = [](const void* any, Real Z, double scale) {
     return (*static_cast<const Norm*>(any))(Z, static_cast<Real>(scale));
   };
-  if constexpr (differentiable_normaliser<Norm>)
-    view.ask_slopes = [](const void* any, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n,
-                         double scale) {
-      double total = 0;
-      for (index_t i = 0; i < n; ++i) {
-        const slope<Real> by = static_cast<const Norm*>(any)->slope(Norm::uses_row_sum ? Z(i, 0) : Real(0),
-                                                                    static_cast<Real>(scale), static_cast<Real>(dots[i]));
-        a[i] = by.numerator;
-        b[i] = by.row_sum;
-        total += static_cast<double>(by.scale);
-      }
-      return total;
-    };
+  return view;
+}
+
+/// The same with its slopes, which only a gradient asks for.
+template <class Real, differentiable_normaliser Norm>
+norm_view<Real> view_with_slopes(const Norm& norm) {
+  norm_view<Real> view = view_of_norm<Real>(norm);
+  view.ask_slopes = [](const void* any, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n, double scale) {
+    double total = 0;
+    for (index_t i = 0; i < n; ++i) {
+      const slope<Real> by = static_cast<const Norm*>(any)->slope(Norm::uses_row_sum ? Z(i, 0) : Real(0), static_cast<Real>(scale),
+                                                                  static_cast<Real>(dots[i]));
+      a[i] = by.numerator;
+      b[i] = by.row_sum;
+      total += static_cast<double>(by.scale);
+    }
+    return total;
+  };
   return view;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recurrent form: two sweeps of one state, token by token; for streaming, small heads and tight memory.
+// The recurrent form: two sweeps of one state, token by token; for streaming and tight memory.
 #pragma once
 
 #include <bila/form/chunkwise_gradient.hpp>

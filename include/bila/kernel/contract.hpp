@@ -65,11 +65,12 @@ struct tile {
 };
 
 /// A tile that a verb only reads; its type follows from the tile that the verb writes. Tiles go by reference into a verb and by
-/// value into its loops: to copy one that was written a moment ago stalls the processor (1.5 to 4 % of a chunk), and a loop would
-/// read a reference again after each store.
+/// value into its innermost loops: to copy one that was written a moment ago stalls the processor (1.5 to 4 % of a chunk), and a loop
+/// would read a reference again after each store.
 template <class Real>
 using operand = const std::type_identity_t<tile<const Real>>&;
 
+/// For a verb that reads it between stores.
 template <class Real>
 using operand_copy = std::type_identity_t<tile<const Real>>;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which form `automatic` takes: full while it costs less than the linear form, by a segment's own shape and type.
+// Which form `automatic` takes: full while it costs less than chunkwise, by a segment's own shape.
 #include "support/catch.hpp"
 #include "support/problem.hpp"
 

@@ -65,7 +65,7 @@ TEST_CASE("more threads need more room, but no more than there is work for") {
   }
 }
 
-TEST_CASE("a chunk holds at least one token, or as many as were measured to be best") {
+TEST_CASE("a chunk holds as many tokens as it is told, or as were measured to be best") {
   using test::has_all;
   CHECK(bila::form::chunkwise{.size = 1}.check().empty());
   CHECK(bila::form::chunkwise{}.check().empty());

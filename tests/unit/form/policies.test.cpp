@@ -9,7 +9,7 @@
 #include <bila/norm/row_sum.hpp>
 
 #include <cmath>
-#include <limits>
+#include <set>
 #include <vector>
 
 namespace {
@@ -17,11 +17,12 @@ namespace {
 using bila::direction;
 using bila::index_t;
 
-/// Every argument leaves its own digit; NaN at the places that must not be asked for.
+/// Every argument leaves its own digit, and a note of what was asked for.
 struct digits {
-  index_t lowest, highest;
+  std::set<index_t>* asked = nullptr;
   double digit(index_t b, index_t h, index_t n) const {
-    return n < lowest || n > highest ? std::numeric_limits<double>::quiet_NaN() : -static_cast<double>(100 * b + 10 * h + n);
+    if (asked != nullptr) asked->insert(n);
+    return -static_cast<double>(100 * b + 10 * h + n);
   }
 };
 
@@ -40,12 +41,14 @@ struct either : gaps_of_digits {
   double weight(index_t, index_t, index_t, index_t) const { return 7; }
 };
 
-struct without_slope {
+/// A forward call in float has no business with it.
+struct slope_in_double {
   static constexpr bool uses_row_sum = false;
   template <class Real>
   bila::quotient<Real> operator()(Real Z, Real scale) const {
     return {scale, Z + 2};
   }
+  bila::slope<double> slope(double, double, double) const { return {}; }
 };
 
 }  // namespace
@@ -62,7 +65,8 @@ TEST_CASE("a mask's view says what kind it is") {
 }
 
 TEST_CASE("a head's mask counts from the segment's first token and asks for the gaps named, no other") {
-  const gaps_of_digits mask{{6, 8}};
+  std::set<index_t> asked;
+  const gaps_of_digits mask{{&asked}};
   const bila::form::head_mask head{bila::form::view_of_mask(mask), 3, 2, 4};
   std::vector<double> logs(5, 99);
   head.log_decays(direction::forward, 2, 3, logs.data() + 1);
@@ -71,14 +75,17 @@ TEST_CASE("a head's mask counts from the segment's first token and asks for the 
   CHECK(logs == std::vector<double>{99, -326000, -327000, -328000, 99});
   head.log_decays(direction::forward, 0, 0, nullptr);
   CHECK(head.decay(direction::forward, 3) == std::exp(-327.0));
+  CHECK(asked == std::set<index_t>{6, 7, 8});
 }
 
 TEST_CASE("weights of one key, by as many queries as are named") {
-  const pairs_of_digits mask{{6, 7}};
+  std::set<index_t> asked;
+  const pairs_of_digits mask{{&asked}};
   const bila::form::head_mask head{bila::form::view_of_mask(mask), 3, 2, 4};
   std::vector<double> weights(4, 99);
   head.weights(2, 2, 5, weights.data() + 1);
   CHECK(weights == std::vector<double>{99, -326 - 9000, -327 - 9000, 99});
+  CHECK(asked == std::set<index_t>{6, 7});
 }
 
 TEMPLATE_TEST_CASE("a norm's view is the norm", "", float, double) {
@@ -94,7 +101,7 @@ TEMPLATE_TEST_CASE("a norm's view is the norm", "", float, double) {
   CHECK(sums.quotient_of(Real(-0.5), 3).divisor == 0);
 
   const bila::norm::max_one max{};
-  const auto large = bila::form::view_of_norm<Real>(max);
+  const auto large = bila::form::view_with_slopes<Real>(max);
   const std::vector<Real> memory{4, 99, -8, 99};
   const std::vector<double> dots{2, 3};
   std::vector<Real> a(2), b(2);
@@ -102,9 +109,10 @@ TEMPLATE_TEST_CASE("a norm's view is the norm", "", float, double) {
   CHECK((a[0] == Real(0.25) && a[1] == Real(0.125) && b[0] == Real(-0.5) && b[1] == Real(0.375)));
 
   const bila::norm::none plain{};
-  const auto none = bila::form::view_of_norm<Real>(plain);
+  const auto none = bila::form::view_with_slopes<Real>(plain);
   CHECK_FALSE(none.uses_row_sum);
   CHECK(none.slopes(a.data(), b.data(), {}, dots.data(), 2, 0.5) == 2 / 0.5 + 3 / 0.5);  // no row sums are read
   CHECK((a[0] == Real(0.5) && b[0] == 0 && a[1] == Real(0.5) && b[1] == 0));
-  CHECK(bila::form::view_of_norm<Real>(without_slope{}).ask_slopes == nullptr);
+  CHECK(bila::form::view_of_norm<Real>(plain).ask_slopes == nullptr);
+  CHECK(bila::form::view_of_norm<Real>(slope_in_double{}).quotient_of(1, 3).divisor == 3);
 }

@@ -57,7 +57,8 @@ struct tuned {
                       : summary_tile{64, 1, 1, 32};
   }
 
-  /// What `automatic` takes: full below so many tokens, else chunks of so many, or, for all ones, the one state.
+  /// What `automatic` takes: full below so many tokens, else chunks of so many, as `chunkwise{}` does, or, for all ones, the one
+  /// state.
   static constexpr index_t shortest_linear = 320, shortest_one_state = 128, chunk = 2048;
 };
 
