@@ -116,11 +116,11 @@ complaint check_gaps(const Mask& mask, const inputs<T>& in, const geometry& size
 }
 
 /// A call's mask and norm, whatever their types: how forms see them, and what can be wrong with them.
-template <class T>
+template <class Kernel, class T>
 struct policies {
   template <class Mask, class Norm>
   policies(const Mask& any_mask, const Norm& any_norm)
-      : mask(form::view_of_mask(any_mask)), norm(form::view_of_norm<real_of<T>>(any_norm)) {
+      : mask(form::view_of_mask<Kernel>(any_mask)), norm(form::view_of_norm<Kernel, real_of<T>>(any_norm)) {
     check_norm = [](const void* any) { return check_itself(*static_cast<const Norm*>(any)); };
   }
 
@@ -129,10 +129,10 @@ struct policies {
   complaint (*check_norm)(const void* norm);
 };
 
-template <class T>
-struct forward_policies : policies<T> {
+template <class Kernel, class T>
+struct forward_policies : policies<Kernel, T> {
   template <class Mask, class Norm>
-  forward_policies(const Mask& any_mask, const Norm& any_norm) : policies<T>(any_mask, any_norm) {
+  forward_policies(const Mask& any_mask, const Norm& any_norm) : policies<Kernel, T>(any_mask, any_norm) {
     check_mask = [](const void* any, const inputs<T>& in, const geometry& size, named_tensors written) {
       const Mask& asked = *static_cast<const Mask*>(any);
       complaint wrong = check_gates_apart(written, asked);  // before its values are looked at
@@ -161,9 +161,9 @@ complaint check_state_decays(const inputs<T>& in) {
 }
 
 /// All that can be wrong with a call, but for its workspace; `of_form` is what the form says of itself.
-template <class T>
+template <class Kernel, class T>
 BILA_NOINLINE complaint check_call(const cpu& backend, const complaint& of_form, const state_rules& rules,
-                                   const forward_policies<T>& with, const inputs<T>& in, const outputs<T>& out) {
+                                   const forward_policies<Kernel, T>& with, const inputs<T>& in, const outputs<T>& out) {
   complaint wrong = check(backend);
   if (wrong.empty()) wrong = of_form;
   if (wrong.empty()) wrong = with.check_norm(with.norm.norm);
@@ -174,8 +174,8 @@ BILA_NOINLINE complaint check_call(const cpu& backend, const complaint& of_form,
   return wrong;
 }
 
-template <class Form, class T>
-complaint check_call(const cpu& backend, const Form& form, const forward_policies<T>& with, const inputs<T>& in,
+template <class Kernel, class Form, class T>
+complaint check_call(const cpu& backend, const Form& form, const forward_policies<Kernel, T>& with, const inputs<T>& in,
                      const outputs<T>& out) {
   return check_call(backend, check_itself(form), rules_of<Form>(with.mask.gapped, with.norm.uses_row_sum, in.direction), with, in,
                     out);
@@ -232,7 +232,7 @@ BILA_NOINLINE form::head<T> head_of(index_t b, index_t h, index_t n, const form:
 /// One share of one segment of one head, or a half of it; `between` is for what halves pass on to each other.
 template <class Kernel, class Form, class T>
 BILA_NOINLINE void run_task(index_t task, form::stage at, kernel::arena memory, std::byte* between, const schedule& s,
-                            const Form& form, const policies<T>& with, const inputs<T>& in, const outputs<T>& out) {
+                            const Form& form, const policies<Kernel, T>& with, const inputs<T>& in, const outputs<T>& out) {
   const index_t half = task % s.halves, whole = task / s.halves;
   const index_t share = whole % s.shares, n = whole / s.shares % s.segments;
   const index_t h = whole / s.shares / s.segments % out.y.heads(), b = whole / s.shares / s.segments / out.y.heads();
@@ -268,8 +268,8 @@ inline namespace BILA_RAISING {
 
 /// Checks a call, then runs it; or returns what is wrong with it.
 template <class Kernel, class Form, class T>
-BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, const forward_policies<T>& with, const inputs<T>& in,
-                                    const outputs<T>& out) {
+BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, const forward_policies<Kernel, T>& with,
+                                    const inputs<T>& in, const outputs<T>& out) {
   if (complaint wrong = check_call(backend, form, with, in, out); !wrong.empty()) return wrong;
   const schedule s = plan<Kernel>(backend, form, in, out);
   if (complaint wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
@@ -306,7 +306,7 @@ void attend(const cpu& backend, const Form& form, const Mask& mask, const Norm& 
                 "bila::attend: this mask offers weights of pairs but no gaps, so only form::full and form::automatic accept it");
   static_assert(normaliser<Norm>, "bila::attend: this type is no norm (see bila/norm/none.hpp)");
   if constexpr (detail::accepts<Form, Mask> && normaliser<Norm>) {
-    const complaint wrong = detail::run_checked<Kernel>(backend, form, detail::forward_policies<T>(mask, norm), in, out);
+    const complaint wrong = detail::run_checked<Kernel>(backend, form, detail::forward_policies<Kernel, T>(mask, norm), in, out);
     if (!wrong.empty()) raise(wrong);
   }
 }
@@ -328,7 +328,7 @@ void attend(const Form& form, const Mask& mask, const Norm& norm, const inputs<T
 template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
 std::size_t workspace_bytes(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
                             const outputs<T>& out) {
-  const complaint wrong = detail::check_call(backend, form, detail::forward_policies<T>(mask, norm), in, out);
+  const complaint wrong = detail::check_call(backend, form, detail::forward_policies<Kernel, T>(mask, norm), in, out);
   if (!wrong.empty()) raise(wrong);
   const detail::schedule s = detail::plan<Kernel>(backend, form, in, out);
   return s.bytes();

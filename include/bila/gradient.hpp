@@ -36,13 +36,13 @@ rows<real_of<T>> room_for_sum(kernel::arena& memory, index_t L, index_t width) {
 }
 
 /// And how the mask turns the gradient of its gaps into that of its parameters; null where it does not.
-template <class T>
-struct gradient_policies : policies<T> {
+template <class Kernel, class T>
+struct gradient_policies : policies<Kernel, T> {
   using to_parameters = tensor_view<real_of<T>>;
 
   template <class Mask, class Norm>
-  gradient_policies(const Mask& any_mask, const Norm& any_norm) : policies<T>(any_mask, any_norm) {
-    this->norm = form::view_with_slopes<real_of<T>>(any_norm);
+  gradient_policies(const Mask& any_mask, const Norm& any_norm) : policies<Kernel, T>(any_mask, any_norm) {
+    this->norm = form::view_with_slopes<Kernel, real_of<T>>(any_norm);
     check_gradient = [](const void* any, const inputs<T>& in, const gradients<T>& to, const geometry& size) {
       const Mask& asked = *static_cast<const Mask*>(any);
       complaint wrong = check_gradient_mask(asked, in, to, size);
@@ -67,8 +67,8 @@ struct gradient_policies : policies<T> {
   void (*pull_back_head)(const void* mask, index_t h, double forward, double backward, const to_parameters& to) = nullptr;
 };
 
-template <class Form, class T>
-BILA_NOINLINE complaint check_gradient_call(const cpu& backend, const Form& form, const gradient_policies<T>& with,
+template <class Kernel, class Form, class T>
+BILA_NOINLINE complaint check_gradient_call(const cpu& backend, const Form& form, const gradient_policies<Kernel, T>& with,
                                             const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
                                             const gradients<T>& to) {
   const state_rules rules = rules_of<Form>(with.mask.gapped, with.norm.uses_row_sum, in.direction);
@@ -127,10 +127,10 @@ void clear_tokens(const tensor_view<T>& to, index_t b, index_t h, index_t first)
 }
 
 /// A call's arguments, as every task needs them.
-template <class Form, class T>
+template <class Kernel, class Form, class T>
 struct gradient_call {
   const Form& form;
-  const gradient_policies<T>& with;
+  const gradient_policies<Kernel, T>& with;
   const inputs<T>& in;
   const saved<T>& kept;
   const output_gradients<T>& dy;
@@ -141,7 +141,7 @@ struct gradient_call {
 /// One segment of the heads of one group, in order.
 template <class Kernel, class Form, class T>
 BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_gradients* parts, const schedule& s,
-                                     const gradient_call<Form, T>& c) {
+                                     const gradient_call<Kernel, Form, T>& c) {
   using Real = real_of<T>;
   const geometry& size = c.size;
   const index_t groups = head_groups(c.in), n = task % s.segments, group = task / s.segments % groups,
@@ -220,8 +220,8 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
 }
 
 /// What is summed over batch rows, heads and segments, in that order.
-template <class T>
-BILA_NOINLINE void sum_scalars(const gradient_policies<T>& with, const gradients<T>& to, const scalar_gradients* parts,
+template <class Kernel, class T>
+BILA_NOINLINE void sum_scalars(const gradient_policies<Kernel, T>& with, const gradients<T>& to, const scalar_gradients* parts,
                                const geometry& size, index_t segments) {
   double scale = 0, diagonal = 0;
   for (index_t p = 0; p < size.B * size.H * segments; ++p) {
@@ -246,14 +246,14 @@ inline namespace BILA_RAISING {  // as run_checked
 
 /// Checks a call, then runs it; or returns what is wrong with it.
 template <class Kernel, class Form, class T>
-BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& form, const gradient_policies<T>& with,
+BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& form, const gradient_policies<Kernel, T>& with,
                                              const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
                                              const gradients<T>& to) {
   if (complaint wrong = check_gradient_call(backend, form, with, in, kept, dy, to); !wrong.empty()) return wrong;
   const geometry size = geometry_of(in, kept.y);
   const schedule s = plan_gradient<Kernel>(backend, form, in, size);
   if (complaint wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
-  const gradient_call<Form, T> call{form, with, in, kept, dy, to, size};
+  const gradient_call<Kernel, Form, T> call{form, with, in, kept, dy, to, size};
   const auto parts_in = [](std::byte* shared) { return reinterpret_cast<scalar_gradients*>(shared); };
   std::byte* const shared = run_tasks(backend, s, [&](index_t task, kernel::arena memory, std::byte* all) {
     run_gradient_task<Kernel>(task, memory, parts_in(all), s, call);
@@ -284,7 +284,7 @@ void gradient(const cpu& backend, const Form& form, const Mask& mask, const Norm
   static_assert(differentiable_normaliser<Norm>, "bila::gradient: this norm has no slope() (see bila/norm/none.hpp)");
   if constexpr (detail::accepts<Form, Mask> && differentiable_normaliser<Norm>) {
     const complaint wrong =
-        detail::run_gradient_checked<Kernel>(backend, form, detail::gradient_policies<T>(mask, norm), in, kept, dy, to);
+        detail::run_gradient_checked<Kernel>(backend, form, detail::gradient_policies<Kernel, T>(mask, norm), in, kept, dy, to);
     if (!wrong.empty()) raise(wrong);
   }
 }

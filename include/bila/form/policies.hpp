@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A mask and a norm as forms see them: a few questions, answered through pointers for many tokens at a time. So a form is compiled
-// once for each type of numbers, not once more for every mask and every norm.
+// once for each type of numbers, not once more for every mask and every norm. Views are made for a kernel: what they point to is
+// compiled with its unit's flags, and stays with it.
 #pragma once
 
 #include <bila/mask/concepts.hpp>
@@ -23,7 +24,7 @@ struct mask_view {
   void (*ask_weights)(const void* mask, index_t b, index_t h, index_t first, index_t count, index_t j, double* to) = nullptr;
 };
 
-template <class Mask>
+template <class Kernel, class Mask>
 mask_view view_of_mask(const Mask& mask) {
   mask_view view;
   view.mask = &mask;
@@ -72,7 +73,7 @@ bool scales(const quotient<Real>& row) {
 }
 
 /// out_i, so that y_i = out_i N_i. Returns false if that is not so for some rows: they get 1 and are left to divide_rest.
-template <class Real, class Norm>
+template <class Kernel, class Real, class Norm>
 bool reciprocals(Real* out, const Real* z, index_t n, const Norm& norm, double scale) {
   bool all = true;
   for (index_t i = 0; i < n; ++i) {
@@ -106,13 +107,13 @@ struct norm_view {
   }
 };
 
-template <class Real, class Norm>
+template <class Kernel, class Real, class Norm>
 norm_view<Real> view_of_norm(const Norm& norm) {
   norm_view<Real> view;
   view.norm = &norm;
   view.uses_row_sum = Norm::uses_row_sum;
   view.ask_reciprocals = [](const void* any, Real* out, const Real* z, index_t n, double scale) {
-    return form::reciprocals(out, z, n, *static_cast<const Norm*>(any), scale);
+    return form::reciprocals<Kernel>(out, z, n, *static_cast<const Norm*>(any), scale);
   };
   view.ask_quotient = [](const void* any, Real Z, double scale) {
     return (*static_cast<const Norm*>(any))(Z, static_cast<Real>(scale));
@@ -121,9 +122,9 @@ norm_view<Real> view_of_norm(const Norm& norm) {
 }
 
 /// The same with its slopes, which only a gradient asks for.
-template <class Real, differentiable_normaliser Norm>
+template <class Kernel, class Real, differentiable_normaliser Norm>
 norm_view<Real> view_with_slopes(const Norm& norm) {
-  norm_view<Real> view = view_of_norm<Real>(norm);
+  norm_view<Real> view = view_of_norm<Kernel, Real>(norm);
   view.ask_slopes = [](const void* any, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n, double scale) {
     double total = 0;
     for (index_t i = 0; i < n; ++i) {

@@ -53,7 +53,8 @@ struct ignores_row_sum {
 
 template <class Kernel, class Real, class Norm>
 void finish(const bila::form::head<Real>& head, index_t first, tile<Real> N, const Real* z, Real* out, const Norm& norm) {
-  bila::form::finish<Kernel>(head, first, N, z, out, bila::form::view_of_norm<Real>(norm), [&] { Kernel::scale(N, out, N); });
+  bila::form::finish<Kernel>(head, first, N, z, out, bila::form::view_of_norm<Kernel, Real>(norm),
+                             [&] { Kernel::scale(N, out, N); });
 }
 
 }  // namespace
@@ -108,7 +109,7 @@ TEMPLATE_TEST_CASE("one reciprocal a row, unless it is no normal number", "", fl
       2, -4, -limits::infinity(), limits::infinity(), limits::min(), 1 / limits::min(), limits::quiet_NaN()};
   const auto n = static_cast<index_t>(z.size());
   std::vector<TestType> out(z.size() + 1, 99);
-  CHECK(bila::form::reciprocals(out.data(), z.data(), n, fixed_quotient{}, 3));
+  CHECK(bila::form::reciprocals<bila::kernel::reference>(out.data(), z.data(), n, fixed_quotient{}, 3));
   CHECK((out[0] == TestType(1.5) && out[1] == TestType(-0.75) && out[2] == 0 && out[3] == 0));
   CHECK((out[4] == 3 / limits::min() && out[5] == 3 * limits::min() && std::isnan(out[6]) && out[7] == 99));
 
@@ -116,11 +117,12 @@ TEMPLATE_TEST_CASE("one reciprocal a row, unless it is no normal number", "", fl
   for (const TestType extreme :
        {limits::denorm_min(), limits::min() / 8, limits::max(), 2 / limits::min(), -limits::max(), TestType(0)}) {
     const std::vector<TestType> rows{2, extreme, -4};
-    CHECK_FALSE(bila::form::reciprocals(out.data(), rows.data(), 3, fixed_quotient{}, 3));
+    CHECK_FALSE(bila::form::reciprocals<bila::kernel::reference>(out.data(), rows.data(), 3, fixed_quotient{}, 3));
     CHECK((out[0] == TestType(1.5) && out[1] == 1 && out[2] == TestType(-0.75)));
   }
   // A norm that does not ask for row sums need not be given any.
-  CHECK(bila::form::reciprocals(out.data(), static_cast<const TestType*>(nullptr), 2, ignores_row_sum{}, 3));
+  CHECK(
+      bila::form::reciprocals<bila::kernel::reference>(out.data(), static_cast<const TestType*>(nullptr), 2, ignores_row_sum{}, 3));
   CHECK((out[0] == TestType(0.5) && out[1] == TestType(0.5)));
 }
 
