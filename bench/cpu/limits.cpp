@@ -100,23 +100,23 @@ struct timing {
 /// Medians of nine rounds of at least 4 ms, each between two runs of the loop: the clock of a busy processor wanders within a
 /// second. Taken again, four times at most while the first loop and the last differ by more than 8 %, and as long as there is
 /// patience while a neighbour is heard.
-timing time_of(neighbours& around, const std::function<void()>& call, int threads = 1) {
+timing time_of(neighbours& around, const std::function<void()>& call) {
   timing best;
   for (int attempt = 1;; ++attempt) {
     call();
     const double start = wall_seconds();
     call();
     const int calls = static_cast<int>(std::clamp(0.004 / (wall_seconds() - start), 1.0, 1e5));
-    std::vector<double> loops{bench::fma_peak<float>(threads, 1)}, seconds, capacities;
-    bool crowded = around.heard(loops.back() / threads);
+    std::vector<double> loops{bench::fma_peak<float>(1, 1)}, seconds, capacities;
+    bool crowded = around.heard(loops.back());
     for (int round = 0; round < 9; ++round) {
       const double from = wall_seconds();
       for (int n = 0; n < calls; ++n) call();
       seconds.push_back((wall_seconds() - from) / calls);
-      loops.push_back(bench::fma_peak<float>(threads, 1));
+      loops.push_back(bench::fma_peak<float>(1, 1));
       capacities.push_back(seconds.back() * (loops[loops.size() - 2] + loops.back()) / 2);
     }
-    crowded = around.heard(loops.back() / threads) || crowded;
+    crowded = around.heard(loops.back()) || crowded;
     const timing t{
         median(seconds), loops.front(), loops.back(), median(capacities), std::abs(loops.front() / loops.back() - 1) > 0.08,
         crowded};
@@ -153,8 +153,6 @@ class report {
 
   bool skips(bool gated) const { return gates_only_ && !gated; }
 
-  timing time_of(const std::function<void()>& call, int threads = 1) { return ::time_of(around_, call, threads); }
-
   void add(figure f) {
     const auto bound = [&](double x) {
       char text[32];
@@ -177,10 +175,10 @@ class report {
   void per_cent(const std::string& name, double flop, double goal, double gate, const std::function<void()>& call,
                 double held = none) {
     if (skips(!std::isnan(held))) return;
-    timing t = time_of(call);
+    timing t = time_of(around_, call);
     // What a gate judges is the best of several tries.
     for (int again = 0; again < 9 && 100 * flop / t.capacity < held; ++again)
-      if (const timing other = time_of(call); other.capacity < t.capacity) t = other;
+      if (const timing other = time_of(around_, call); other.capacity < t.capacity) t = other;
     add({name, "%", goal, gate, true, 100 * flop / t.capacity, 1e3 * t.seconds, t.before, t.after, held, t.busy()});
   }
 

@@ -115,7 +115,7 @@ complaint check_gaps(const Mask& mask, const inputs<T>& in, const geometry& size
   return {};
 }
 
-/// A call's mask and norm, whatever their types: how forms see them, and what can be wrong with them.
+/// A call's mask and norm, whatever their types: how forms see them, and what the norm says of itself.
 template <class Kernel, class T>
 struct policies {
   template <class Mask, class Norm>
@@ -129,6 +129,7 @@ struct policies {
   complaint (*check_norm)(const void* norm);
 };
 
+/// The same, and what can be wrong with the mask in attend.
 template <class Kernel, class T>
 struct forward_policies : policies<Kernel, T> {
   template <class Mask, class Norm>

@@ -35,7 +35,7 @@ rows<real_of<T>> room_for_sum(kernel::arena& memory, index_t L, index_t width) {
   }
 }
 
-/// And how the mask turns the gradient of its gaps into that of its parameters; null where it does not.
+/// The same in gradient, and how the mask turns the gradient of its gaps into that of its parameters; null where it does not.
 template <class Kernel, class T>
 struct gradient_policies : policies<Kernel, T> {
   using to_parameters = tensor_view<real_of<T>>;

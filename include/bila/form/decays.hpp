@@ -37,7 +37,7 @@ BILA_NOINLINE void fill_decays(const head<T>& x, direction way, index_t first, i
   const bool starts = first == 0, ends = first + n == x.k.count;
   if (x.mask.gaps == gap::per_token) {
     lambda[0] = lambda[n] = 0;
-    x.mask.log_decays(way, first + starts, (std::max<index_t>)(n + 1 - starts - ends, 0), lambda + starts);
+    x.mask.log_decays(way, first + starts, n + 1 - starts - ends, lambda + starts);
     Kernel::exponentials(lambda, n + 1);
   } else {
     std::fill_n(lambda, n + 1, x.mask.decay(way, 1));
