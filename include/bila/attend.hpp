@@ -165,10 +165,10 @@ complaint check_state_decays(const inputs<T>& in) {
 template <class Kernel, class T>
 BILA_NOINLINE complaint check_call(const cpu& backend, const complaint& of_form, const state_rules& rules,
                                    const forward_policies<Kernel, T>& with, const inputs<T>& in, const outputs<T>& out) {
-  complaint wrong = check(backend);
+  complaint wrong = validate(backend);
   if (wrong.empty()) wrong = of_form;
   if (wrong.empty()) wrong = with.check_norm(with.norm.norm);
-  if (wrong.empty()) wrong = check(in, out);
+  if (wrong.empty()) wrong = validate(in, out);
   if (wrong.empty()) wrong = check_states(in, out, rules);
   if (wrong.empty()) wrong = check_state_decays(in);
   if (wrong.empty()) wrong = with.check_mask(with.mask.mask, in, geometry_of(in, out.y), written_to(out));

@@ -50,7 +50,7 @@ BILA_NOINLINE complaint check_mask_shape(const Mask& mask, const inputs<T>& in, 
       return sentence("k has length ", size.Lk, " but q has ", size.L,
                       ": direction, diagonal, offsets and lengths need them equal");
   }
-  if constexpr (checks_itself<Mask>) return mask.check(size.B, size.H, size.L);
+  if constexpr (checks_itself<Mask>) return mask.validate(size.B, size.H, size.L);
   return {};
 }
 
@@ -78,8 +78,8 @@ state_rules rules_of(bool mask_has_gaps, bool norm_uses_row_sum, direction looks
 /// What is wrong with a form or a norm by itself.
 template <class Policy>
 complaint check_itself(const Policy& policy) {
-  if constexpr (requires { policy.check(); })
-    return policy.check();
+  if constexpr (requires { policy.validate(); })
+    return policy.validate();
   else
     return {};
 }

@@ -72,7 +72,7 @@ BILA_NOINLINE complaint check_gradient_call(const cpu& backend, const Form& form
                                             const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
                                             const gradients<T>& to) {
   const state_rules rules = rules_of<Form>(with.mask.gapped, with.norm.uses_row_sum, in.direction);
-  complaint wrong = check(backend);
+  complaint wrong = validate(backend);
   if (wrong.empty()) wrong = check_itself(form);
   if (wrong.empty()) wrong = with.check_norm(with.norm.norm);
   if (wrong.empty()) wrong = check_gradient_tensors(rules, in, kept, dy, to);

@@ -64,7 +64,7 @@ std::array<named_tensor, 12> written_to(const gradients<T>& to) {
 template <class T>
 BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const inputs<T>& in, const saved<T>& kept,
                                                const output_gradients<T>& dy, const gradients<T>& to) {
-  if (complaint wrong = check(in, kept.y); !wrong.empty()) return wrong;
+  if (complaint wrong = validate(in, kept.y); !wrong.empty()) return wrong;
   const geometry size = geometry_of(in, kept.y);
   if (size.L != size.Lk) return sentence("k has length ", size.Lk, " but q has ", size.L, ": the gradient needs them equal");
   if (dy.y.extents != kept.y.extents) return sentence("dy has shape ", shape_in_words(dy.y), " but y has ", shape_in_words(kept.y));

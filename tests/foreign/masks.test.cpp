@@ -58,7 +58,7 @@ struct named_decay {
 
   double log_forward(index_t, index_t h, index_t) const { return down(0, h, 0, 0); }
   double log_backward(index_t, index_t h, index_t) const { return up(0, h, 0, 0); }
-  std::string check(index_t, index_t heads, index_t) const {
+  std::string validate(index_t, index_t heads, index_t) const {
     return down.heads() == heads && up.heads() == heads ? "" : "named_decay has " + std::to_string(down.heads()) + " heads";
   }
   auto parameters() const { return std::tuple(down, up); }

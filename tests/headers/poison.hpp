@@ -35,3 +35,19 @@
 #define emit BILA_POISON(emit)
 #define signals BILA_POISON(signals)
 #define slots BILA_POISON(slots)
+
+// Unreal Engine and Apple's AssertMacros.h, both with an argument
+#define check(expression) BILA_POISON(check)
+#define verify(expression) BILA_POISON(verify)
+#define require(expression, label) BILA_POISON(require)
+#define ensure(expression) BILA_POISON(ensure)
+
+// X11
+#undef None
+#undef Bool
+#undef Status
+#undef Success
+#define None BILA_POISON(None)
+#define Bool BILA_POISON(Bool)
+#define Status BILA_POISON(Status)
+#define Success BILA_POISON(Success)

@@ -32,7 +32,7 @@ struct cpu {
 
 namespace detail {
 
-inline complaint check(const cpu& backend) {
+inline complaint validate(const cpu& backend) {
   return backend.threads >= 0 ? complaint() : sentence("cpu.threads = ", backend.threads, ", it must be >= 0");
 }
 

@@ -22,7 +22,7 @@ struct chunkwise {
   index_t size = 0;        // tokens per chunk; 0: the fastest where it was measured, 16 and 32 for the gradient
   bool recompute = false;  // the gradient keeps one state per sqrt(L / C) chunks instead of one per chunk, and computes more
 
-  complaint check() const { return size >= 0 ? complaint() : sentence("chunkwise.size = ", size, ", it must be >= 0"); }
+  complaint validate() const { return size >= 0 ? complaint() : sentence("chunkwise.size = ", size, ", it must be >= 0"); }
 
   index_t tokens() const { return size > 0 ? size : 16; }
 

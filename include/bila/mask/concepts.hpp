@@ -44,7 +44,7 @@ inline constexpr bool orders_tokens<Mask> = Mask::gaps != gap::none;
 /// A mask that can check the shapes of its own parameters against the call's.
 template <class Mask>
 concept checks_itself = requires(const Mask& mask, index_t n) {
-  { mask.check(n, n, n) } -> std::convertible_to<complaint>;
+  { mask.validate(n, n, n) } -> std::convertible_to<complaint>;
 };
 
 /// A mask whose parameters are tensors, of which the output may not be a part.

@@ -21,7 +21,7 @@ struct fixed_decay {
   BILA_HD double log_forward(index_t, index_t h, index_t) const { return log_decay(0, h, 0, 0); }
   BILA_HD double log_backward(index_t, index_t h, index_t) const { return log_decay(0, h, 0, 0); }
 
-  complaint check(index_t, index_t H, index_t) const { return detail::check_gates("log_decay", log_decay, 1, H, 1); }
+  complaint validate(index_t, index_t H, index_t) const { return detail::check_gates("log_decay", log_decay, 1, H, 1); }
   std::string parameter_of(direction, index_t, index_t h, index_t) const { return sentence("log_decay[h = ", h, "]"); }
 
   /// d log_decay_h = sum of the gradients of all gaps, crossed either way, over the batch.

@@ -44,7 +44,7 @@ struct selective_decay {
     return crossing == gate::earlier || crossing == before ? t - 1 : t;
   }
 
-  complaint check(index_t B, index_t H, index_t L) const { return detail::check_gates("log_decay", log_decay, B, H, L); }
+  complaint validate(index_t B, index_t H, index_t L) const { return detail::check_gates("log_decay", log_decay, B, H, L); }
   std::string parameter_of(direction way, index_t b, index_t h, index_t t) const {
     return sentence("log_decay[b = ", b, ", h = ", h, ", t = ", token(way, t), "]");
   }

@@ -21,7 +21,7 @@ struct two_sided {
   BILA_HD double log_forward(index_t b, index_t h, index_t t) const { return forward_gaps(b, h, t, 0); }
   BILA_HD double log_backward(index_t b, index_t h, index_t t) const { return backward_gaps(b, h, t, 0); }
 
-  complaint check(index_t B, index_t H, index_t L) const {
+  complaint validate(index_t B, index_t H, index_t L) const {
     complaint wrong = detail::check_gates("log_forward", forward_gaps, B, H, L);
     return wrong.empty() ? detail::check_gates("log_backward", backward_gaps, B, H, L) : wrong;
   }

@@ -31,7 +31,7 @@ struct row_sum {
     return {Real(1) / n, -dy_y / n, Real(0)};
   }
 
-  complaint check() const {
+  complaint validate() const {
     return std::isfinite(eps) && eps >= 0 ? complaint() : sentence("eps = ", eps, ", it must be finite and >= 0");
   }
 };

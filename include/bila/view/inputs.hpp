@@ -201,7 +201,7 @@ complaint check_states_apart(const inputs<T>& in, const outputs<T>& out) {
 /// Everything about q, k, v, the options and the shape of y that can be wrong, in the order a reader would look; empty if nothing
 /// is.
 template <class T, class Out>
-complaint check(const inputs<T>& in, const tensor_view<Out>& y) {
+complaint validate(const inputs<T>& in, const tensor_view<Out>& y) {
   for (const complaint& wrong :
        {detail::check_view("q", in.q), detail::check_view("k", in.k), detail::check_view("v", in.v), detail::check_view("y", y)})
     if (!wrong.empty()) return wrong;
@@ -221,8 +221,8 @@ complaint check(const inputs<T>& in, const tensor_view<Out>& y) {
 
 /// The same with all that attention writes.
 template <class T>
-complaint check(const inputs<T>& in, const outputs<T>& out) {
-  if (complaint wrong = check(in, out.y); !wrong.empty()) return wrong;
+complaint validate(const inputs<T>& in, const outputs<T>& out) {
+  if (complaint wrong = validate(in, out.y); !wrong.empty()) return wrong;
   const geometry size = geometry_of(in, out.y);
   for (const complaint& wrong : {
            detail::check_extents("row_sum", out.row_sum, {size.B, size.H, size.L, 1}),

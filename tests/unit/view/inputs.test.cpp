@@ -26,7 +26,7 @@ struct call {
   bila::tensor_view<float> y = bila::bhld(y_memory.data(), B, H, L, Dv), row_sum{};
   bila::state<float> final_forward{}, final_backward{};
 
-  std::string complaint() const { return bila::check(in, bila::outputs<float>{y, row_sum, final_forward, final_backward}); }
+  std::string complaint() const { return bila::validate(in, bila::outputs<float>{y, row_sum, final_forward, final_backward}); }
 };
 
 std::string after(const std::function<void(call&)>& spoil) {
