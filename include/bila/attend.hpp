@@ -274,9 +274,10 @@ BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, const 
   if (complaint wrong = check_call(backend, form, with, in, out); !wrong.empty()) return wrong;
   const schedule s = plan<Kernel>(backend, form, in, out);
   if (complaint wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
+  const call_memory memory(backend.workspace, s.bytes());  // both stages' own: what halves leave for each other lies there
   const auto run = [&](form::stage at) {
-    run_tasks(backend, s, [&](index_t task, kernel::arena memory, std::byte* between) {
-      run_task<Kernel>(task, at, memory, between, s, form, with, in, out);
+    run_tasks(backend, s, memory, [&](index_t task, kernel::arena own, std::byte* between) {
+      run_task<Kernel>(task, at, own, between, s, form, with, in, out);
     });
   };
   run(s.halves == 1 ? form::stage::whole : form::stage::leaving);

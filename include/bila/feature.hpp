@@ -24,14 +24,18 @@ complaint check_map(const Map& map, const char* from_name, const tensor_view<T>&
                   wanted[3], "]");
 }
 
-/// Runs work(b, h, l, arena) for every token, a head at a time.
+/// Runs work(b, h, l, arena) for every token, a head at a time; or returns what is wrong with the backend.
 template <class T, class Work>
-void for_each_row(const cpu& backend, const tensor_view<T>& x, std::size_t scratch, const Work& work) {
+complaint for_each_row(const cpu& backend, const tensor_view<T>& x, std::size_t scratch, const Work& work) {
+  if (complaint wrong = validate(backend); !wrong.empty()) return wrong;
   schedule s{1, 1, x.batches() * x.heads(), 0, scratch, 0};
   s.workers = std::clamp<index_t>(s.tasks, 1, threads_of(backend));
-  run_tasks(backend, s, [&](index_t task, kernel::arena memory, std::byte*) {
-    for (index_t l = 0; l < x.length(); ++l) work(task / x.heads(), task % x.heads(), l, memory);
+  if (complaint wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
+  const call_memory memory(backend.workspace, s.bytes());
+  run_tasks(backend, s, memory, [&](index_t task, kernel::arena own, std::byte*) {
+    for (index_t l = 0; l < x.length(); ++l) work(task / x.heads(), task % x.heads(), l, own);
   });
+  return {};
 }
 
 }  // namespace detail
@@ -53,12 +57,13 @@ void features(const cpu& backend, const Map& map, const std::type_identity_t<ten
   };
   kernel::arena counter;
   lay_out(counter);
-  detail::for_each_row(backend, x, counter.used(), [&](index_t b, index_t h, index_t l, kernel::arena memory) {
+  wrong = detail::for_each_row(backend, x, counter.used(), [&](index_t b, index_t h, index_t l, kernel::arena memory) {
     const auto [row, out] = lay_out(memory);
     for (index_t d = 0; d < x.features(); ++d) row[d] = static_cast<Real>(x(b, h, l, d));
     map.map(static_cast<const Real*>(row), x.features(), out);
     for (index_t d = 0; d < phi.features(); ++d) phi(b, h, l, d) = static_cast<T>(out[d]);
   });
+  if (!wrong.empty()) raise(wrong);
 }
 
 /// dx = (d phi / dx)^T dphi, row by row. Shapes: x and dx [B, H, L, d], dphi [B, H, L, map.width(d)]; dx is overwritten.
@@ -82,7 +87,7 @@ void features_gradient(const cpu& backend, const Map& map, const std::type_ident
   };
   kernel::arena counter;
   lay_out(counter);
-  detail::for_each_row(backend, x, counter.used(), [&](index_t b, index_t h, index_t l, kernel::arena memory) {
+  wrong = detail::for_each_row(backend, x, counter.used(), [&](index_t b, index_t h, index_t l, kernel::arena memory) {
     const rows r = lay_out(memory);
     for (index_t d = 0; d < x.features(); ++d) r.x[d] = static_cast<Real>(x(b, h, l, d));
     for (index_t d = 0; d < dphi.features(); ++d) r.g[d] = static_cast<Real>(dphi(b, h, l, d));
@@ -91,6 +96,7 @@ void features_gradient(const cpu& backend, const Map& map, const std::type_ident
                   r.dx);
     for (index_t d = 0; d < dx.features(); ++d) dx(b, h, l, d) = static_cast<T>(r.dx[d]);
   });
+  if (!wrong.empty()) raise(wrong);
 }
 
 }  // namespace BILA_RAISING

@@ -255,10 +255,11 @@ BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& for
   if (complaint wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
   const gradient_call<Kernel, Form, T> call{form, with, in, kept, dy, to, size};
   const auto parts_in = [](std::byte* shared) { return reinterpret_cast<scalar_gradients*>(shared); };
-  std::byte* const shared = run_tasks(backend, s, [&](index_t task, kernel::arena memory, std::byte* all) {
-    run_gradient_task<Kernel>(task, memory, parts_in(all), s, call);
+  const call_memory memory(backend.workspace, s.bytes());
+  run_tasks(backend, s, memory, [&](index_t task, kernel::arena own, std::byte* shared) {
+    run_gradient_task<Kernel>(task, own, parts_in(shared), s, call);
   });
-  sum_scalars(with, to, parts_in(shared), size, s.segments);
+  sum_scalars(with, to, parts_in(memory.aligned()), size, s.segments);
   return {};
 }
 

@@ -10,8 +10,7 @@
 
 #include <atomic>
 #include <cstddef>
-#include <cstdint>
-#include <memory>
+#include <exception>
 #include <span>
 
 namespace bila::inline v0_1 {
@@ -27,7 +26,7 @@ class executor {
 struct cpu {
   int threads = 1;  // at most this many; 0: all that the hardware has. Small calls stay on one, see form/README.md.
   bila::executor* executor = nullptr;   // whose threads; null: a pool shared by the process
-  std::span<std::byte> workspace = {};  // at least workspace_bytes(...); empty: memory that the calling thread keeps
+  std::span<std::byte> workspace = {};  // at least workspace_bytes(...); empty: memory that the process keeps, see release_memory
 };
 
 namespace detail {
@@ -45,7 +44,6 @@ struct schedule {
   index_t halves = 1;                        // of a share, that run at the same time
   std::size_t meeting_bytes = 0;             // what halves of one share pass on to each other
 
-  /// A caller's memory may start anywhere; what is used of it starts at the next aligned byte.
   std::size_t bytes() const { return shared_bytes + static_cast<std::size_t>(workers) * bytes_per_slot + kernel::arena::alignment; }
 };
 
@@ -54,27 +52,52 @@ inline complaint check_workspace(const cpu& backend, const schedule& s) {
   return sentence("cpu.workspace has ", backend.workspace.size(), " bytes, this call needs ", s.bytes());
 }
 
-/// Runs work(task, arena, shared) for 0 <= task < tasks. Each of `workers` threads takes the next task that is left and has its own
-/// arena; the shared memory is returned.
-template <class Work>
-std::byte* run_tasks(const cpu& backend, const schedule& s, const Work& work) {
-  const std::size_t bytes = s.bytes();
-  const std::span<std::byte> memory = backend.workspace.empty() ? workspace_of_this_thread(bytes) : backend.workspace;
-  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+/// What a task throws (a mask of the user's may), carried to the thread that called: no thread of a pool and no executor sees it.
+class first_failure {
+ public:
+  /// Runs the task; returns false if it threw.
+  template <class Task>
+  bool run(const Task& task) {
+#if BILA_EXCEPTIONS
+    try {
+      task();
+    } catch (...) {
+      if (!seen_.test_and_set()) thrown_ = std::current_exception();
+      return false;
+    }
+#else
+    task();
+#endif
+    return true;
+  }
 
+  void rethrow() const {
+    if (thrown_ != nullptr) std::rethrow_exception(thrown_);
+  }
+
+ private:
+  std::atomic_flag seen_ = ATOMIC_FLAG_INIT;
+  std::exception_ptr thrown_;
+};
+
+/// Runs work(task, arena, shared) for 0 <= task < tasks. Each of `workers` threads takes the next task that is left and has its own
+/// arena; what all of them share comes first in the memory. After a task has thrown no other is begun.
+template <class Work>
+void run_tasks(const cpu& backend, const schedule& s, const call_memory& memory, const Work& work) {
   struct call {
     const Work& work;
     const schedule& s;
     std::byte* shared;
     std::atomic<index_t> next;
-  } all{work, s, memory.data() + (kernel::arena::alignment - address % kernel::arena::alignment) % kernel::arena::alignment, 0};
+    first_failure failure;
+  } all{work, s, memory.aligned(), 0, {}};
 
   const auto run_slot = [](void* context, index_t slot) {
     call& c = *static_cast<call*>(context);
     const flush_denormals guard;
     std::byte* const mine = c.shared + c.s.shared_bytes + static_cast<std::size_t>(slot) * c.s.bytes_per_slot;
     for (index_t task = c.next.fetch_add(1); task < c.s.tasks; task = c.next.fetch_add(1))
-      c.work(task, kernel::arena(mine), c.shared);
+      if (!c.failure.run([&] { c.work(task, kernel::arena(mine), c.shared); })) c.next = c.s.tasks;
   };
   if (s.workers == 1)
     run_slot(&all, 0);
@@ -82,7 +105,7 @@ std::byte* run_tasks(const cpu& backend, const schedule& s, const Work& work) {
     backend.executor->run(s.workers, run_slot, &all);
   else
     run_on_pool(s.workers, run_slot, &all);
-  return all.shared;
+  all.failure.rethrow();
 }
 
 }  // namespace detail

@@ -10,12 +10,36 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
+#endif
+
 namespace bila::inline v0_1::detail {
 
-inline int hardware_threads() { return (std::max)(1, static_cast<int>(std::thread::hardware_concurrency())); }
+/// The processors that this process may use: fewer than the machine has where an affinity is set.
+inline int hardware_threads() {
+#if defined(__linux__)
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return (std::max)(1, CPU_COUNT(&allowed));
+#endif
+  return (std::max)(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+/// A number that a child of fork() does not share with its parent.
+inline long this_process() {
+#if defined(__unix__) || defined(__APPLE__)
+  return static_cast<long>(getpid());
+#else
+  return 0;
+#endif
+}
 
 /// Waits until `x` is no longer `old`: 100 microseconds by looking, then asleep.
 template <class Number>
@@ -29,7 +53,7 @@ void wait_for_change(const std::atomic<Number>& x, Number old) {
 }
 
 /// One job at a time: task(context, i) for 0 <= i < n. The caller runs the last, then it and the pool's threads take what is left;
-/// whoever comes too late finds nothing.
+/// whoever comes too late finds nothing. Tasks do not throw.
 class pool {
  public:
   pool() = default;
@@ -97,10 +121,38 @@ class pool {
   std::vector<std::thread> threads_;
 };
 
+/// The pool of this process. Threads do not follow a process into its fork, so a child starts with a pool of its own and leaves its
+/// parent's alone: whatever state that had when the fork came, nobody in the child can finish it.
+class pool_of_process {
+ public:
+  pool_of_process() = default;
+  pool_of_process(const pool_of_process&) = delete;
+  pool_of_process& operator=(const pool_of_process&) = delete;
+  ~pool_of_process() {
+    owned* const last = now_.exchange(nullptr);
+    if (last != nullptr && last->process == this_process()) delete last;
+  }
+
+  pool& get() {
+    owned* found = now_.load();
+    if (found != nullptr && found->process == this_process()) return found->threads;
+    auto fresh = std::make_unique<owned>();
+    if (now_.compare_exchange_strong(found, fresh.get())) return fresh.release()->threads;
+    return found->threads;  // another thread of this process was first
+  }
+
+ private:
+  struct owned {
+    long process = this_process();
+    pool threads;
+  };
+  std::atomic<owned*> now_{nullptr};
+};
+
 /// Runs task(context, i) for 0 <= i < n on the process's pool and the calling thread; on the calling thread alone when that is a
-/// task of the pool itself, or while the pool works for another caller.
+/// task of the pool itself, or while the pool works for another caller. Tasks do not throw.
 BILA_NOINLINE inline void run_on_pool(index_t n, void (*task)(void* context, index_t i), void* context) {
-  static pool threads;
+  static pool_of_process threads;
   struct call {
     void (*task)(void*, index_t);
     void* context;
@@ -112,7 +164,7 @@ BILA_NOINLINE inline void run_on_pool(index_t n, void (*task)(void* context, ind
     static_cast<call*>(c)->task(static_cast<call*>(c)->context, i);
     inside_a_task = before;
   };
-  if (n > 1 && !inside_a_task && threads.try_run(n, marked, &all)) return;
+  if (n > 1 && !inside_a_task && threads.get().try_run(n, marked, &all)) return;
   for (index_t i = 0; i < n; ++i) task(context, i);
 }
 

@@ -66,16 +66,22 @@ struct share {
 /// packet.
 inline constexpr index_t share_columns = 16;
 
+inline index_t column_blocks(index_t Dv) { return std::max<index_t>(1, kernel::round_up(Dv, share_columns) / share_columns); }
+
 inline index_t shares_by_column(index_t Dv, index_t wanted) {
   return std::clamp<index_t>(wanted, 1, std::max<index_t>(1, Dv / share_columns));
 }
 
-/// The head that has only this share of the value features.
+/// Whether nothing is left for this share: a call may have more shares than a head has blocks of columns. Never the first, which
+/// has the row sums even where there are no columns.
+inline bool is_idle(index_t Dv, share part) { return part.index >= column_blocks(Dv); }
+
+/// The head that has only this share of the value features; the share is not idle.
 template <class T>
 BILA_NOINLINE head<T> columns_of(head<T> x, share part) {
-  const index_t blocks = kernel::round_up(x.v.width, share_columns) / share_columns;
-  const index_t first = blocks * part.index / part.count * share_columns;
-  const index_t last = (std::min)(blocks * (part.index + 1) / part.count * share_columns, x.v.width);
+  const index_t blocks = column_blocks(x.v.width), count = (std::min)(part.count, blocks);
+  const index_t first = (std::min)(blocks * part.index / count * share_columns, x.v.width);
+  const index_t last = (std::min)(blocks * (part.index + 1) / count * share_columns, x.v.width);
   const auto narrow = [&](auto& view) { view = view.columns(first, last - first); };
   narrow(x.v);
   narrow(x.y);

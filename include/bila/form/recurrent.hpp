@@ -59,8 +59,8 @@ struct recurrent {
 
   template <class Kernel, class T, class Real>
   void run(const head<T>& whole, const norm_view<Real>& norm, share part, kernel::arena memory, kernel::arena between) const {
+    if (is_idle(whole.v.width, part)) return;
     const head<T> x = columns_of(whole, part);
-    if (x.v.width == 0) return;
     const head_size now{x.q.count, x.q.width, x.v.width};
     meeting<Kernel, Real> m(between, now, is_narrow<T>);
     if (global_state::serves(x.mask.gaps, x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, part, memory, m);

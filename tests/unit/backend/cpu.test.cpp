@@ -103,18 +103,19 @@ TEST_CASE("run_tasks runs every task once, in no more workers than asked for, ea
       const bila::detail::schedule plan{1, 1, tasks, workers, 128, 64};
       std::vector<std::byte> memory(plan.bytes());
       std::set<float*> arenas;
-      std::byte* const shared =
-          bila::detail::run_tasks({.threads = 5, .executor = &executor, .workspace = memory}, plan,
-                                  [&](index_t task, bila::kernel::arena own, std::byte* common) {
-                                    ++runs[static_cast<std::size_t>(task)];
-                                    CHECK(own.used() == 0);
-                                    CHECK((common >= memory.data() && common + 64 <= memory.data() + memory.size()));
-                                    float* const numbers = own.numbers<bila::kernel::reference, float>(32);
-                                    auto* const bytes = reinterpret_cast<std::byte*>(numbers);
-                                    CHECK((bytes >= common + 64 && bytes + 128 <= memory.data() + memory.size()));
-                                    CHECK((bytes - (common + 64)) % 128 == 0);
-                                    arenas.insert(numbers);
-                                  });
+      const bila::detail::call_memory mine(memory, plan.bytes());
+      std::byte* const shared = mine.aligned();
+      bila::detail::run_tasks({.threads = 5, .executor = &executor}, plan, mine,
+                              [&](index_t task, bila::kernel::arena own, std::byte* common) {
+                                ++runs[static_cast<std::size_t>(task)];
+                                CHECK(own.used() == 0);
+                                CHECK(common == shared);
+                                float* const numbers = own.numbers<bila::kernel::reference, float>(32);
+                                auto* const bytes = reinterpret_cast<std::byte*>(numbers);
+                                CHECK((bytes >= common + 64 && bytes + 128 <= memory.data() + memory.size()));
+                                CHECK((bytes - (common + 64)) % 128 == 0);
+                                arenas.insert(numbers);
+                              });
       CHECK((shared >= memory.data() && shared < memory.data() + bila::kernel::arena::alignment));
       CHECK(static_cast<index_t>(arenas.size()) <= workers);
       CHECK(std::all_of(runs.begin(), runs.end(), [](int n) { return n == 1; }));

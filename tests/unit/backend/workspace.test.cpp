@@ -9,6 +9,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,17 +24,47 @@ constexpr std::byte poison{0xff};  // four or eight of them are a NaN
 
 }  // namespace
 
-TEST_CASE("a growing buffer is aligned, grows, and is then kept") {
-  bila::detail::growing_buffer buffer;
-  CHECK(buffer.at_least(0).size() == 0);
-  const auto first = buffer.at_least(100);
-  CHECK(first.size() >= 100);
-  CHECK(reinterpret_cast<std::uintptr_t>(first.data()) % bila::kernel::arena::alignment == 0);
-  CHECK(buffer.at_least(50).data() == first.data());
-  const auto second = buffer.at_least(5000);
-  CHECK(second.size() >= 5000);
-  CHECK(reinterpret_cast<std::uintptr_t>(second.data()) % bila::kernel::arena::alignment == 0);
-  CHECK(buffer.at_least(5000).data() == second.data());
+TEST_CASE("a call's memory is aligned, its own, and kept for the next call") {
+  bila::release_memory();
+  const auto is_aligned = [](const std::byte* at) {
+    return reinterpret_cast<std::uintptr_t>(at) % bila::kernel::arena::alignment == 0;
+  };
+  std::byte* first = nullptr;
+  {
+    const bila::detail::call_memory one({}, 100), other({}, 100);
+    first = one.aligned();
+    CHECK((is_aligned(first) && is_aligned(other.aligned())));
+    CHECK(std::abs(first - other.aligned()) >= 100);
+    std::fill_n(first, 100, poison);
+  }
+  {
+    const bila::detail::call_memory one({}, 50), other({}, 100), third({}, 100);
+    CHECK((one.aligned() == first || other.aligned() == first));
+    CHECK(is_aligned(third.aligned()));
+  }
+  const bila::detail::call_memory larger({}, 5000);
+  CHECK(is_aligned(larger.aligned()));
+  std::fill_n(larger.aligned(), 5000, poison);
+
+  std::byte callers[200];
+  for (const std::size_t start : {0u, 1u, 63u}) {
+    const bila::detail::call_memory own({callers + start, 128}, 64);
+    CHECK(is_aligned(own.aligned()));
+    CHECK((own.aligned() >= callers + start && own.aligned() < callers + start + bila::kernel::arena::alignment));
+  }
+}
+
+TEST_CASE("more calls at once than memory is kept for") {
+  bila::release_memory();
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::unique_ptr<bila::detail::call_memory>> calls;
+    std::set<std::byte*> places;
+    for (int n = 0; n < 100; ++n) {
+      calls.push_back(std::make_unique<bila::detail::call_memory>(std::span<std::byte>(), 64));
+      places.insert(calls.back()->aligned());
+    }
+    CHECK(places.size() == 100);
+  }
 }
 
 TEMPLATE_TEST_CASE("workspace_bytes is enough, is needed, and nothing beyond it is touched", "", float, double) {
