@@ -19,12 +19,12 @@ namespace bila::inline v0_1::form {
 /// the one that comes first leaves q H or q G in y, the other adds the rest and normalises; no state is stored.
 /// Source: LION (arXiv 2502.16249), the chunkwise form, with carried states as in Mamba-2 (arXiv 2405.21060).
 struct chunkwise {
-  index_t size = 0;        // tokens per chunk; 0: the fastest where it was measured, 16 and 32 for the gradient
+  index_t size = 0;        // tokens per chunk, 128 for more; 0: the fastest where it was measured, 16 and 32 for the gradient
   bool recompute = false;  // the gradient keeps one state per sqrt(L / C) chunks instead of one per chunk, and computes more
 
   complaint validate() const { return size >= 0 ? complaint() : sentence("chunkwise.size = ", size, ", it must be >= 0"); }
 
-  index_t tokens() const { return size > 0 ? size : 16; }
+  index_t tokens() const { return size > 0 ? (std::min)(size, most) : 16; }
 
   template <class Kernel, class Real>
   struct scratch {
@@ -40,12 +40,13 @@ struct chunkwise {
           z(memory.numbers<Kernel, Real>(C)),
           out(memory.numbers<Kernel, Real>(C)),
           border{memory.numbers<Kernel, Real>(C), memory.numbers<Kernel, Real>(C)},
+          now{memory.numbers<Kernel, Real>(C), memory.numbers<Kernel, Real>(C)},
           decays(memory, sweep_decays<Kernel>::tokens_for(C), std::type_identity<Kernel>()) {}
 
     kernel::tile<Real> q, k, weighted, qt, v, N;  // (C, Dk) (C, Dk) (C, Dk) (Dk, C) (C, Dv) (C, Dv)
     kernel::tile<Real> A, M;                      // (C, C) of key and query
     Real *z, *out;                                // (C)
-    kernel::border_weights<Real> border;          // (C)
+    kernel::border_weights<Real> border, now;     // (C) now: beside the state as it is kept
     gap_decays decays;
   };
 
@@ -79,23 +80,22 @@ struct chunkwise {
          [&](direction way, index_t first, index_t last, duties duty) { sweep(x, norm, w, m, way, first, last, duty); });
   }
 
-  chunkwise_gradient gradient() const { return {size > 0 ? size : 32, recompute}; }
+  chunkwise_gradient gradient() const { return {size > 0 ? tokens() : 32, recompute}; }
 
  private:
+  static constexpr index_t most = 128;  // products of a chunk are added up in a row, and longer chunks are slower everywhere
+
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void sweep(const head<T>& x, const norm_view<Real>& norm, scratch<Kernel, Real>& w, meeting<Kernel, Real>& m,
                                   direction way, index_t first, index_t last, duties duty) {
     const bool forwards = way == direction::forward;
     const index_t L = x.q.count, C = w.q.rows, chunks = (last - first + C - 1) / C;
-    auto& state = m.way(way);
-    const kernel::tile<Real> S = state.S;
-    Real* const s = norm.uses_row_sum ? state.s : nullptr;
+    auto& passed = m.way(way);
+    const kernel::tile<Real> S = passed.S;
+    Real* const s = norm.uses_row_sum ? passed.s : nullptr;
     Real* const z = norm.uses_row_sum ? w.z : nullptr;
-    if (forwards ? first == 0 : last == L) {
-      start<Kernel>(S, state.s, x.initial(way));
-      *state.owed = 1;
-    }
-    kernel::carried_decay<Real> carried(*state.owed);
+    if (forwards ? first == 0 : last == L) passed.start(x.initial(way));
+    kernel::held_decay state(*passed.held);
 
     sweep_decays<Kernel> gaps(w.decays, way, C, first, last, duty.finish && x.direction == direction::both);
     index_t scanned = 0;         // tokens of the chunk whose weights are at hand
@@ -119,6 +119,9 @@ struct chunkwise {
         scanned = n;
         scanned_inner = inner;
       }
+      const double before = state.held();
+      const Real decay = static_cast<Real>(state.decay(w.border.total));
+      kernel::weigh_borders(w.border, before, state.held(), n, w.now);
       if (duty.other_left)
         std::copy_n(m.z + at, z == nullptr ? 0 : n, w.z);
       else
@@ -127,24 +130,25 @@ struct chunkwise {
         const kernel::tile<Real> qt{w.qt.data, q.columns, n, w.qt.stride};  // (Dk, n)
         const kernel::tile<Real> A{w.A.data, n, n, w.A.stride};             // (n, n)
         Kernel::transpose(qt, q);
-        if (z != nullptr) Kernel::project_transposed(z, w.border.read, qt, s);
+        if (z != nullptr) Kernel::project_transposed(z, w.now.read, qt, s);
         Kernel::score(A, z, k, qt, w.M);
         const auto y = kernel::results<Kernel>(x.y.slice(at, n), w.N);  // (n, Dv)
         const kernel::tile<const Real> left = duty.other_left ? left_rows(x, m, at, n, w.N) : kernel::tile<const Real>{};
-        finish<Kernel>(x, at, y, w.z, w.out, norm, [&] { Kernel::read(y, w.out, w.border.read, q, S, A, v, left, &next); });
+        finish<Kernel>(x, at, y, w.z, w.out, norm, [&] { Kernel::read(y, w.out, w.now.read, q, S, A, v, left, &next); });
       } else {
         leave_rows(x, m, at, n, w.N, [&](kernel::tile<Real> N) {
-          Kernel::read(N, static_cast<const Real*>(nullptr), w.border.read, q, S, {}, {}, {}, &next);
+          Kernel::read(N, static_cast<const Real*>(nullptr), w.now.read, q, S, {}, {}, {}, &next);
         });
         if (z != nullptr) {
-          Kernel::project(z, w.border.read, q, s);
+          Kernel::project(z, w.now.read, q, s);
           std::copy_n(z, n, m.z + at);
         }
       }
-      Kernel::accumulate(S, s, carried(w.border.total), S, s, k, w.border.write, v, w.weighted, &next);
+      Kernel::accumulate(S, passed.rest.after(w.border.total, 1), s, passed.rest.e, decay, S, s, k, w.now.write, v, w.weighted,
+                         &next);
     }
-    *state.owed = carried.owed();
-    if (forwards ? last == L : first == 0) keep(x.final(way), S, s);
+    *passed.held = state.held();
+    if (forwards ? last == L : first == 0) keep(x.final(way), S, s, state.held());
   }
 };
 

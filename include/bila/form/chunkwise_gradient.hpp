@@ -2,10 +2,12 @@
 // The gradient in chunks: the forward operator with its arguments permuted. It serves the chunkwise and the recurrent form.
 #pragma once
 
+#include <bila/form/compensation.hpp>
 #include <bila/form/decays.hpp>
 #include <bila/form/head_gradient.hpp>
 
 #include <cmath>
+#include <type_traits>
 
 namespace bila::inline v0_1::form {
 
@@ -20,7 +22,7 @@ namespace bila::inline v0_1::form {
 ///
 ///     dq_i += sum_j M_ij g_ij k_j,   dk_j += sum_i M_ij g_ij q_i,   dv_j += sum_i M_ij (q_i . k_j) dN_i
 ///
-/// Time O(L C (Dk + Dv) + L Dk Dv); memory one adjoint per chunk, or with `recompute` one per sqrt(L / C) chunks, twice.
+/// Time O(L C (Dk + Dv) + L Dk Dv); memory one adjoint per chunk, or with `recompute` one per sqrt(L / C) chunks, three times.
 /// Source: the transposed masked form of LION (arXiv 2502.16249); it is what automatic differentiation of the definition gives.
 struct chunkwise_gradient {
   index_t size;    // tokens per chunk
@@ -58,7 +60,9 @@ struct chunkwise_gradient {
           Ht(memory.padded<Kernel, Real>(head.Dv, head.Dk)),
           Rt(memory.padded<Kernel, Real>(head.Dv, head.Dk)),
           h(memory.numbers<Kernel, Real>(head.Dk)),
+          rest(memory, head.Dv, head.Dk, head.Dk, std::type_identity<Kernel>()),
           border{memory.numbers<Kernel, Real>(C), memory.numbers<Kernel, Real>(C)},
+          now{memory.numbers<Kernel, Real>(C), memory.numbers<Kernel, Real>(C)},
           a(memory.numbers<Kernel, Real>(head.L)),
           b(memory.numbers<Kernel, Real>(head.L)),
           a_here(memory.numbers<Kernel, Real>(C)),
@@ -69,22 +73,31 @@ struct chunkwise_gradient {
           rows(memory.numbers<Kernel, double>(C)),
           columns(memory.numbers<Kernel, double>(C)),
           decays(memory, C, std::type_identity<Kernel>()),
+          R_rest(memory, head.Dk, head.Dv, head.Dk, std::type_identity<Kernel>()),
           inside(memory, head, kept.chunks + 1),
-          ends(memory, head, kept.spans == 1 ? 0 : kept.spans) {}
+          ends(memory, head, kept.spans == 1 ? 0 : kept.spans),
+          ends_rest(memory, head, kept.spans == 1 ? 0 : kept.spans) {}
 
     /// Adjoints R of the state that leaves a chunk, and their row sums r.
     struct adjoints {
       adjoints(kernel::arena& memory, head_size head, index_t count)
           : first(memory.padded<Kernel, Real>(count * head.Dk, head.Dv)),
             row_sums(memory.padded<Kernel, Real>(count, head.Dk)),
+            held(memory.numbers<Kernel, double>(count)),
             Dk(head.Dk) {}
 
       kernel::tile<Real> R(index_t n) const { return {first.row(n * Dk), Dk, first.columns, first.stride}; }
       Real* r(index_t n) const { return row_sums.row(n); }
 
       kernel::tile<Real> first, row_sums;  // (count Dk, Dv) (count, Dk)
+      double* held;                        // (count) the true adjoint is held times the stored one
       index_t Dk;
     };
+
+    /// R_rest as it was at the end of a span.
+    compensation<Real> rest_of(index_t span) const {
+      return R_rest.at(ends_rest.R(span), ends_rest.r(span), ends_rest.held + span);
+    }
 
     kernel::tile<Real> q, k, dq, dk;                        // (C, Dk)
     kernel::tile<Real> v, dv, dy, weighted;                 // (C, Dv), weighted is for either width
@@ -92,12 +105,15 @@ struct chunkwise_gradient {
     kernel::tile<Real> A, G, E, M;                          // (C, C) of key and query
     kernel::tile<Real> Ht, Rt;                              // (Dv, Dk) (Dv, Dk)
     Real* h;                                                // (Dk) row sums of H
-    kernel::border_weights<Real> border;                    // (C)
+    compensation<Real> rest;                                // (Dv, Dk) (Dk) of H and h
+    kernel::border_weights<Real> border, now;               // (C) now: beside the state as it is kept
     Real *a, *b;                                            // (L) dN_i = a_i dy_i, dZ_i = b_i
     Real *a_here, *b_here, *reads_dy, *reads_dZ, *running;  // (C) of the chunk; read_i a_i; read_i b_i
     double *rows, *columns;                                 // (C)
     gap_decays decays;
-    adjoints inside, ends;  // of the chunks, and one more; of the spans
+    compensation<Real> R_rest;  // (Dk, Dv) (Dk)
+    adjoints inside, ends;      // of the chunks, and one more; of the spans
+    adjoints ends_rest;         // R_rest there
   };
 
   template <class Kernel, class T>
@@ -145,29 +161,35 @@ struct chunkwise_gradient {
     const auto& last = kept.spans == 1 ? w.inside : w.ends;
     const index_t n = kept.spans == 1 ? chunks : kept.spans - 1;
     start<Kernel>(last.R(n), last.r(n), g.final(duty.way));
+    last.held[n] = 1;
     if (!duty.row_sums) std::fill_n(last.r(n), w.Ht.columns, Real(0));
-    kernel::carried_decay<Real> back;
+    w.R_rest.start();
+    if (kept.spans > 1) w.R_rest.copy_to(w.rest_of(kept.spans - 1));
     for (index_t span = kept.spans - 1; span >= 0; --span) {
       const index_t begin = span * kept.chunks, end = (std::min)(begin + kept.chunks, chunks);
       if (kept.spans > 1) copy_adjoint(w.ends, span, w.inside, end - begin, w.Ht.columns);
-      sweep_adjoint(x, g, w, begin, end, back, duty);
-      if (span > 0) copy_adjoint(w.inside, 0, w.ends, span - 1, w.Ht.columns);
+      sweep_adjoint(x, g, w, begin, end, duty);
+      if (span == 0) continue;
+      copy_adjoint(w.inside, 0, w.ends, span - 1, w.Ht.columns);
+      w.R_rest.copy_to(w.rest_of(span - 1));
     }
-    keep(g.initial(duty.way), w.inside.R(0), w.inside.r(0));
+    keep(g.initial(duty.way), w.inside.R(0), w.inside.r(0), w.inside.held[0] * x.initial(duty.way).decay);
 
     start_transposed<Kernel>(w.Ht, w.h, x.initial(duty.way));
-    kernel::carried_decay<Real> carried;
+    decay(w.Ht, w.h, w.Ht.columns, x.initial(duty.way).decay);
+    w.rest.start();
+    kernel::held_decay state;
     for (index_t span = 0; span < kept.spans; ++span) {
       const index_t begin = span * kept.chunks, end = (std::min)(begin + kept.chunks, chunks);
       if (span > 0) {
-        kernel::carried_decay<Real> again;
         copy_adjoint(w.ends, span, w.inside, end - begin, w.Ht.columns);
-        sweep_adjoint(x, g, w, begin, end, again, duty);
+        w.rest_of(span).copy_to(w.R_rest);
+        sweep_adjoint(x, g, w, begin, end, duty);
       }
       for (index_t step = begin; step < end; ++step) {
         kernel::ahead next;
         if (step + 1 < end) want_chunk(x, g, place(duty.way, step + 1, L, C), next, duty);
-        chunk(x, g, w, place(duty.way, step, L, C), step - begin + 1, carried, next, duty);
+        chunk(x, g, w, place(duty.way, step, L, C), step - begin + 1, state, next, duty);
       }
     }
   }
@@ -187,10 +209,13 @@ struct chunkwise_gradient {
   /// R against the direction, from behind chunk `end` to before chunk `begin`.
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void sweep_adjoint(const head<T>& x, const head_gradient<T>& g, scratch<Kernel, Real>& w, index_t begin,
-                                          index_t end, kernel::carried_decay<Real>& carried, duties duty) {
+                                          index_t end, duties duty) {
+    kernel::held_decay state(w.inside.held[end - begin]);
     for (index_t step = end - 1; step >= begin; --step) {
       const place at(duty.way, step, x.q.count, w.q.rows);
       weigh_tokens(x, duty.way, at, w);
+      const Real settle = static_cast<Real>(state.decay(w.border.total));
+      read_tokens(at, 1 / state.held(), w);
       const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, at.count), w.q);     // (n, Dk)
       const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(at.first, at.count), w.dy);  // (n, Dv)
       kernel::ahead next;
@@ -199,11 +224,11 @@ struct chunkwise_gradient {
         next.want(x.q, then.first, then.count);
         next.want(g.dy, then.first, then.count);
       }
-      const Real total = carried(w.border.total);
       const index_t n = step - begin;
-      Kernel::accumulate(w.inside.R(n), static_cast<Real*>(nullptr), total, w.inside.R(n + 1), static_cast<Real*>(nullptr), q,
-                         w.reads_dy, dy, w.weighted, &next);
-      Kernel::gather(w.inside.r(n), total, w.inside.r(n + 1), q, w.reads_dZ);
+      Kernel::accumulate(w.inside.R(n), w.R_rest.after(w.border.total, 1), static_cast<Real*>(nullptr), static_cast<Real*>(nullptr),
+                         settle, w.inside.R(n + 1), static_cast<Real*>(nullptr), q, w.reads_dy, dy, w.weighted, &next);
+      Kernel::gather(w.inside.r(n), w.R_rest.e, settle, w.inside.r(n + 1), q, w.reads_dZ);
+      w.inside.held[n] = state.held();
     }
   }
 
@@ -211,16 +236,24 @@ struct chunkwise_gradient {
   static void copy_adjoint(const Adjoints& from, index_t n, const Adjoints& to, index_t m, index_t Dk) {
     std::copy_n(from.R(n).data, Dk * from.first.stride, to.R(m).data);
     std::copy_n(from.r(n), from.row_sums.stride, to.r(m));
+    to.held[m] = from.held[n];
   }
 
-  /// What crosses the chunk's borders, and what enters by dN and dZ.
+  /// What crosses the chunk's borders.
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void weigh_tokens(const head<T>& x, direction way, place at, scratch<Kernel, Real>& w) {
     fill_decays<Kernel>(x, way, at.first, at.count, w.decays.way(way));
     scan_border(way, w.decays, at.count, w.border);
+  }
+
+  /// What enters by dN and dZ, `times` as much.
+  template <class Kernel, class Real>
+  static void read_tokens(place at, double times, scratch<Kernel, Real>& w) {
+    const Real factor = static_cast<Real>(times);
     for (index_t i = 0; i < at.count; ++i) {
-      w.reads_dy[i] = w.border.read[i] * w.a[at.first + i];
-      w.reads_dZ[i] = w.border.read[i] * w.b[at.first + i];
+      const Real read = w.border.read[i] * factor;
+      w.reads_dy[i] = read * w.a[at.first + i];
+      w.reads_dZ[i] = read * w.b[at.first + i];
     }
   }
 
@@ -253,7 +286,7 @@ struct chunkwise_gradient {
 
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void chunk(const head<T>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, place at, index_t adjoint,
-                                  kernel::carried_decay<Real>& carried, kernel::ahead& next, duties duty) {
+                                  kernel::held_decay& state, kernel::ahead& next, duties duty) {
     const index_t n = at.count;
     const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, n), w.q);     // (n, Dk)
     const auto k = kernel::whole_packets<Kernel>(x.k.slice(at.first, n), w.k);     // (n, Dk)
@@ -264,8 +297,11 @@ struct chunkwise_gradient {
     const auto dq = open_sum<Kernel>(g.q, at.first, w.dq.top(n), duty), dk = open_sum<Kernel>(g.k, at.first, w.dk.top(n), duty);
     const auto dv = open_sum<Kernel>(g.v, at.first, w.dv.top(n), duty);
     double* const gaps = g.gaps(duty.way);
+    const double H_held = state.held(), R_held = w.inside.held[adjoint];
     weigh_tokens(x, duty.way, at, w);
-    const Real *const write = w.border.write, *const all = nullptr;
+    read_tokens(at, H_held, w);
+    kernel::weigh_borders(w.border, H_held, 1 / R_held, n, w.now);
+    const Real *const write = w.now.write, *const all = nullptr;
 
     // N_i += by_i (a_i S + sums), the column of ones as one more key whose value is the state's row sums. z = N . of, of this way's
     // part alone.
@@ -286,13 +322,15 @@ struct chunkwise_gradient {
     if (gaps != nullptr) {
       double pass = Kernel::template inner<Real>(w.Ht, w.Rt);
       for (index_t c = 0; duty.row_sums && c < x.q.width; ++c) pass += static_cast<double>(w.h[c]) * static_cast<double>(r[c]);
-      spread(duty.way, w.border.total * pass, w.rows, w.columns, n, gaps + at.first);
+      spread(duty.way, w.border.total * H_held * R_held * pass, w.rows, w.columns, n, gaps + at.first);
     }
     if (duty.dense) block(x, g, duty.way, at.first, {q, k, v, dy}, {dq.to, dk.to, dv.to}, w);
 
-    const Real total = carried(w.border.total);
-    Kernel::accumulate(w.Ht, static_cast<Real*>(nullptr), total, w.Ht, static_cast<Real*>(nullptr), v, write, k, w.weighted, &next);
-    if (duty.row_sums) Kernel::gather(w.h, total, w.h, k, write);
+    const Real settle = static_cast<Real>(state.decay(w.border.total));
+    kernel::weigh_borders(w.border, H_held, state.held(), n, w.now);
+    Kernel::accumulate(w.Ht, w.rest.after(w.border.total, 1), static_cast<Real*>(nullptr), static_cast<Real*>(nullptr), settle,
+                       w.Ht, static_cast<Real*>(nullptr), v, w.now.write, k, w.weighted, &next);
+    if (duty.row_sums) Kernel::gather(w.h, w.rest.e, settle, w.h, k, w.now.write);
 
     close_sum(g.q, at.first, dq.to, duty);
     close_sum(g.k, at.first, dk.to, duty);

@@ -30,8 +30,8 @@ struct gap_decays {
   double *forward, *backward;  // (n + 1) of gap m, the one before token m, 0 <= m <= n
 };
 
-/// Of the gaps of tokens [first, first + n), crossed this way; a given state enters by the one before the head's first token or
-/// after its last.
+/// Of the gaps of tokens [first, first + n), crossed this way. Nothing decays before the head's first token nor after its last: a
+/// given state has crossed that gap when a sweep starts.
 template <class Kernel, class T>
 BILA_NOINLINE void fill_decays(const head<T>& x, direction way, index_t first, index_t n, double* lambda) {
   const bool starts = first == 0, ends = first + n == x.k.count;
@@ -42,8 +42,8 @@ BILA_NOINLINE void fill_decays(const head<T>& x, direction way, index_t first, i
   } else {
     std::fill_n(lambda, n + 1, x.mask.decay(way, 1));
   }
-  if (starts) lambda[0] = x.initial(way).decay;
-  if (ends) lambda[n] = x.initial(way).decay;
+  if (starts) lambda[0] = 1;
+  if (ends) lambda[n] = 1;
 }
 
 /// The decays of a sweep's chunks, filled for several of them at a time: a gap between two chunks belongs to both, and exponentials

@@ -3,8 +3,12 @@
 #pragma once
 
 #include <bila/form/block_walk.hpp>
+#include <bila/form/compensation.hpp>
 #include <bila/form/full_gradient.hpp>
 #include <bila/form/head.hpp>
+
+#include <algorithm>
+#include <type_traits>
 
 namespace bila::inline v0_1::form {
 
@@ -24,10 +28,14 @@ struct full {
           A(memory.padded<Kernel, Real>(block, block)),
           z(memory.numbers<Kernel, Real>(block)),
           out(memory.numbers<Kernel, Real>(block)),
+          sums(memory.numbers<Kernel, double>(block)),
+          rest(memory, block, size.Dv, 0, std::type_identity<Kernel>()),
           walk(memory) {}
 
     kernel::tile<Real> q, k, qt, v, N, A;  // (block, Dk) (block, Dk) (Dk, block) (block, Dv) (block, Dv) (block, block)
-    Real *z, *out;                         // (block)
+    Real *z, *out;                         // (block) z of one block of keys
+    double* sums;                          // (block) z of all
+    compensation<Real> rest;               // (block, Dv)
     walk_scratch<Kernel, Real> walk;
   };
 
@@ -51,15 +59,21 @@ struct full {
       const kernel::tile<Real> qt{w.qt.data, q.columns, n, w.qt.stride};       // (Dk, n)
       Kernel::transpose(qt, q);
       kernel::clear(N);
-      std::fill_n(w.z, block, Real(0));
+      std::fill_n(w.sums, block, 0.0);
+      w.rest.start();
       for_each_key_block<Kernel>(x, ib, x.diagonal, w.walk, [&](index_t jb, const auto& M) {
         const index_t from = jb * block, m = (std::min)(block, x.k.count - from);
         const auto k = kernel::whole_packets<Kernel>(x.k.slice(from, m), w.k);  // (m, Dk)
         const auto v = kernel::whole_packets<Kernel>(x.v.slice(from, m), w.v);  // (m, Dv)
         const kernel::tile<Real> A{w.A.data, m, n, w.A.stride};                 // (m, n)
+        std::fill_n(w.z, block, Real(0));
         Kernel::score(A, z, k, qt, M);
-        Kernel::apply(N, A, v);
+        for (index_t i = 0; i < n; ++i) w.sums[i] += static_cast<double>(w.z[i]);
+        constexpr Real* no_sums = nullptr;
+        constexpr const Real* none = nullptr;
+        Kernel::accumulate(N, w.rest.after(1, 1), no_sums, no_sums, Real(1), N, none, A, none, v, {});  // N += A^T v
       });
+      for (index_t i = 0; i < n; ++i) w.z[i] = static_cast<Real>(w.sums[i]);
       const auto y = kernel::results<Kernel>(x.y.slice(first, n), w.N);  // (n, Dv)
       finish<Kernel>(x, first, y, w.z, w.out, norm, [&] { Kernel::scale(y, w.out, N); });
     }

@@ -64,7 +64,7 @@ struct global_state {
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void gather(const head<T>& x, const norm_view<Real>& norm, scratch<Kernel, Real>& w,
                                    typename meeting<Kernel, Real>::state& to, index_t first, index_t last) {
-    start<Kernel>(to.S, to.s, head_state<const Real>{});
+    to.start(head_state<const Real>{});
     Real* const s = norm.uses_row_sum ? to.s : nullptr;
     for (index_t at = first; at < last; at += block) {
       const index_t n = (std::min)(block, last - at);
@@ -75,7 +75,8 @@ struct global_state {
         next.want(x.k, at + block, (std::min)(block, last - at - block));
         next.want(x.v, at + block, (std::min)(block, last - at - block));
       }
-      Kernel::accumulate(to.S, s, Real(1), to.S, s, k, static_cast<const Real*>(nullptr), v, {}, &next);
+      Kernel::accumulate(to.S, to.rest.after(1, 1), s, to.rest.e, Real(1), to.S, s, k, static_cast<const Real*>(nullptr), v, {},
+                         &next);
     }
   }
 

@@ -108,12 +108,24 @@ BILA_NOINLINE void start(kernel::tile<Real> S, Real* s, const head_state<const R
   for (index_t c = 0; c < S.rows; ++c) s[c] = from.z.data == nullptr ? Real(0) : from.z(c, 0);
 }
 
-/// The state that a sweep ends in, where it is wanted; s is null if the norm has no row sum.
+/// A state crosses the gap between it and the sequence.
 template <class Real>
-BILA_NOINLINE void keep(const head_state<Real>& to, kernel::tile<Real> S, const Real* s) {
-  if (to.S.data != nullptr) kernel::store(to.S, S);
+BILA_NOINLINE void decay(kernel::tile<Real> S, Real* s, index_t sums, double lambda) {
+  const Real factor = static_cast<Real>(lambda);
+  for (index_t n = 0; n < S.rows * S.stride; ++n) S.data[n] *= factor;
+  for (index_t c = 0; c < sums; ++c) s[c] *= factor;
+}
+
+/// The state that a sweep ends in, held times S and s, where it is wanted; s is null if the norm has no row sum. S is used up.
+template <class Real>
+BILA_NOINLINE void keep(const head_state<Real>& to, kernel::tile<Real> S, const Real* s, double held) {
+  const Real factor = static_cast<Real>(held);
+  if (to.S.data != nullptr) {
+    decay<Real>(S, nullptr, 0, held);
+    kernel::store(to.S, S);
+  }
   if (to.z.data != nullptr && s != nullptr)
-    for (index_t c = 0; c < S.rows; ++c) to.z(c, 0) = s[c];
+    for (index_t c = 0; c < S.rows; ++c) to.z(c, 0) = factor * s[c];
 }
 
 template <class Kernel, class Real>

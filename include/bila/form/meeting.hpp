@@ -4,7 +4,10 @@
 // and the halves can run on two threads: the same sums in the same order as on one.
 #pragma once
 
+#include <bila/form/compensation.hpp>
 #include <bila/form/head.hpp>
+
+#include <type_traits>
 
 namespace bila::inline v0_1::form {
 
@@ -23,11 +26,20 @@ struct meeting {
     state(kernel::arena& memory, head_size size)
         : S(memory.padded<Kernel, Real>(size.Dk, size.Dv)),
           s(memory.numbers<Kernel, Real>(size.Dk)),
-          owed(memory.numbers<Kernel, double>(1)) {}
+          held(memory.numbers<Kernel, double>(1)),
+          rest(memory, size.Dk, size.Dv, size.Dk, std::type_identity<Kernel>()) {}
 
-    kernel::tile<Real> S;  // (Dk, Dv)
-    Real* s;               // (Dk) its row sums
-    double* owed;          // decay that is still to be applied to it
+    void start(const head_state<const Real>& from) const {
+      form::start<Kernel>(S, s, from);
+      if (from.S.data != nullptr) decay(S, s, S.rows, from.decay);
+      *held = 1;
+      rest.start();
+    }
+
+    kernel::tile<Real> S;     // (Dk, Dv)
+    Real* s;                  // (Dk) its row sums
+    double* held;             // the true state is held times this one
+    compensation<Real> rest;  // (Dk, Dv) (Dk)
   };
 
   state& way(direction w) { return w == direction::forward ? forward : backward; }

@@ -33,11 +33,15 @@ struct recurrent {
           read(memory.numbers<Kernel, Real>(block)),
           settle(memory.numbers<Kernel, Real>(block)),
           write(memory.numbers<Kernel, Real>(block)),
+          S(memory.padded<Kernel, Real>(size.Dk, size.Dv)),
+          s(memory.numbers<Kernel, Real>(size.Dk)),
           lambda(memory.numbers<Kernel, double>(block + 1)) {}
 
     kernel::tile<Real> q, k, weighted, v, N;  // (block, Dk) (block, Dk) (block, Dk) (block, Dv) (block, Dv)
     Real *z, *out;                            // (block)
     Real *read, *settle, *write;              // (block) in the order of the sweep
+    kernel::tile<Real> S;                     // (Dk, Dv) a copy that only one block sees
+    Real* s;                                  // (Dk)
     double* lambda;                           // (block + 1)
   };
 
@@ -81,14 +85,10 @@ struct recurrent {
     const index_t L = x.q.count, blocks = (last - first + block - 1) / block;
     auto& passed = m.way(way);
     const kernel::tile<Real> S = passed.S;
-    Real* const s = passed.s;
     Real* const z = norm.uses_row_sum ? w.z : nullptr;
-    kernel::held_decay state(*passed.owed);
-    if (forwards ? first == 0 : last == L) {
-      start<Kernel>(S, s, x.initial(way));
-      decay(S, s, x.initial(way).decay);  // a given state crosses the gap before the sequence
-      state = kernel::held_decay();
-    }
+    Real* const s = z == nullptr ? nullptr : passed.s;
+    if (forwards ? first == 0 : last == L) passed.start(x.initial(way));
+    kernel::held_decay state(*passed.held);
 
     for (index_t turn = 0; turn < blocks; ++turn) {
       const index_t at = first + (forwards ? turn : blocks - 1 - turn) * block, n = (std::min)(block, last - at);
@@ -96,11 +96,14 @@ struct recurrent {
       const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.v);  // (n, Dv)
       fill_decays<Kernel>(x, way, at, n, w.lambda);
+      kernel::held_decay inside = state;
+      double total = 1;
       for (index_t i = 0; i < n; ++i) {
-        const index_t gap = forwards ? i + 1 : n - 1 - i;  // by which the state leaves the token
-        w.read[i] = static_cast<Real>(state.held());
-        w.write[i] = static_cast<Real>(1 / state.held());
-        w.settle[i] = static_cast<Real>(state.decay(at + gap == 0 || at + gap == L ? 1.0 : w.lambda[gap]));
+        const double leaves = w.lambda[forwards ? i + 1 : n - 1 - i];
+        w.read[i] = static_cast<Real>(inside.held());
+        w.write[i] = static_cast<Real>(1 / inside.held());
+        w.settle[i] = static_cast<Real>(inside.decay(leaves, i % 4 == 3 || i + 1 == n ? 0.5 : 1. / 16));  // tokens share a pass
+        total *= leaves;
       }
       kernel::ahead next;
       if (turn + 1 < blocks) {
@@ -120,8 +123,21 @@ struct recurrent {
       }
       if (duty.finish) Kernel::diagonal(N, z, static_cast<Real>(x.diagonal), q, k, v);
       if (!forwards) std::reverse(w.z, w.z + n);
-      Kernel::steps(along(way, N), z, w.read, along(way, q), S, z == nullptr ? nullptr : s, w.settle, w.write, along(way, k),
-                    along(way, v), w.weighted, &next);
+      const kernel::tile<Real> E = passed.rest.after(total, static_cast<double>(n));
+      if (E.data == nullptr) {
+        Kernel::steps(along(way, N), z, w.read, along(way, q), S, s, w.settle, w.write, along(way, k), along(way, v), w.weighted,
+                      &next);
+        state = inside;
+      } else {  // token by token from a copy; the state itself takes the block at once
+        std::copy_n(S.data, S.rows * S.stride, w.S.data);
+        std::copy_n(passed.s, S.rows, w.s);
+        Kernel::steps(along(way, N), z, w.read, along(way, q), w.S, s == nullptr ? s : w.s, w.settle, w.write, along(way, k),
+                      along(way, v), w.weighted, &next);
+        const Real settle = static_cast<Real>(state.decay(total));
+        double kept = 1 / state.held();
+        for (index_t i = n - 1; i >= 0; --i) w.write[i] = static_cast<Real>(kept *= w.lambda[forwards ? i + 1 : n - 1 - i]);
+        Kernel::accumulate(S, E, s, passed.rest.e, settle, S, s, along(way, k), w.write, along(way, v), w.weighted);
+      }
       if (!forwards) std::reverse(w.z, w.z + n);
       if (duty.finish) {
         finish<Kernel>(x, at, N, w.z, w.out, norm, [&] { Kernel::scale(N, w.out, N); });
@@ -130,10 +146,8 @@ struct recurrent {
         std::copy_n(w.z, z == nullptr ? 0 : n, m.z + at);
       }
     }
-    *passed.owed = state.held();
-    if (forwards ? last != L : first != 0) return;
-    decay(S, s, state.held());
-    keep(x.final(way), S, z == nullptr ? nullptr : s);
+    *passed.held = state.held();
+    if (forwards ? last == L : first == 0) keep(x.final(way), S, s, state.held());
   }
 
   /// The rows in the order of the sweep.
@@ -141,13 +155,6 @@ struct recurrent {
   static kernel::tile<Real> along(direction way, kernel::tile<Real> x) {
     if (way == direction::forward) return x;
     return {x.row(x.rows - 1), x.rows, x.columns, -x.stride};
-  }
-
-  template <class Real>
-  static BILA_NOINLINE void decay(kernel::tile<Real> S, Real* s, double lambda) {
-    const Real factor = static_cast<Real>(lambda);
-    for (index_t n = 0; n < S.rows * S.stride; ++n) S.data[n] *= factor;
-    for (index_t c = 0; c < S.rows; ++c) s[c] *= factor;
   }
 };
 

@@ -10,7 +10,9 @@
 //   read(N, out, r, q, S, A, v, left)  N_i = out_i (r_i q_i S + sum_j A_ji v_j + left_i)     the state S (Dk, Dv)
 //   project(z, r, q, s)                z_i += r_i q_i . s                               the state's row sums s (Dk)
 //   project_transposed(z, r, qt, s)    the same, of q^T
-//   accumulate(S, s, g, H, h, k, w, v, x)  S = g H + (w o k)^T v,  s = g h + k^T w      x: room for w o k; S may be H, s may be h
+//   accumulate(S, E, s, e, g, H, h, k, w, v, x)  S + E = g (H + E) + (w o k)^T v,  s + e = g (h + e) + k^T w
+//                                      E and e, what S and s are too small for, are read and written; g is a power of two or 0
+//                                                                                       x: room for w o k; S may be H, s may be h
 //   steps(N, z, r, q, S, s, g, w, k, v, x)  row by row: N_i += r_i q_i S,  z_i += r_i q_i . s,  S = g_i (S + w_i k_i v_i^T),
 //                                      s = g_i (s + w_i k_i)                            x: room for w o k
 //   diagonal(N, z, w, q, k, v)         N_i += w (q_i . k_i) v_i,  z_i += w (q_i . k_i)
@@ -26,16 +28,18 @@
 //   score_gradient(G, E, A, v, dyt, a, b, M)   g = a_i (v_j . dy_i) + b_i,  E_ji = g A_ji,  G_ji = g M_ji,  A_ji = a_i A_ji
 //   multiply(N, A, q)                  N_j += sum_i A_ji q_i                            (n, D) += (n, m) (m, D)
 //   add(N, x)                          N += x
-//   gather(s, g, h, k, w)              s = g h + k^T w                                  (Dk); s may be h
+//   gather(s, e, g, h, k, w)           s + e = g (h + e) + k^T w                        (Dk); s may be h
 //   dots(z, a, b)                      z_i = a_i . b_i                                  z in double
 //   inner(a, b)                        sum_ij a_ij b_ij                                 in double
 //   sums(queries, keys, E)             queries_i += sum_j E_ji,  keys_j += sum_i E_ji;  returns sum_ij E_ji   in double
 //   crossings(f, b, E, x)              f_t += sum_{j < t <= i} E_ji,  b_t += sum_{i < t <= j} E_ji,  0 < t < n; null: not wanted
 //                                                                                       x: room for n numbers
 //
-// In read, out, left and A may be absent; in accumulate and gather w, for weights of one. z and s are null when not wanted. The rows
-// of the tiles in steps may lie backwards in memory: a stride may be negative. Sums run over the inner index in order, whatever the
-// address or the number of columns: the bits of an element of the result depend on the numbers that enter it and on nothing else.
+// In read, out, left and A may be absent; in accumulate E, and the sum is then rounded once; in accumulate and gather w, for
+// weights of one. z, and s with e, are null when not wanted. A verb that adds to what is there adds up its own products first. The
+// rows of the tiles in steps may lie backwards in memory: a stride may be negative. Sums run over the inner index in order,
+// whatever the address or the number of columns: the bits of an element of the result depend on the numbers that enter it and on
+// nothing else.
 #pragma once
 
 #include <bila/kernel/ahead.hpp>
@@ -65,8 +69,8 @@ struct tile {
 };
 
 /// A tile that a verb only reads; its type follows from the tile that the verb writes. Tiles go by reference into a verb and by
-/// value into its innermost loops: to copy one that was written a moment ago stalls the processor (1.5 to 4 % of a chunk), and a loop
-/// would read a reference again after each store.
+/// value into its innermost loops: to copy one that was written a moment ago stalls the processor (1.5 to 4 % of a chunk), and a
+/// loop would read a reference again after each store.
 template <class Real>
 using operand = const std::type_identity_t<tile<const Real>>&;
 
@@ -90,7 +94,7 @@ concept layer = requires(tile<Real> a, tile<const Real> b, rank_one<Real> M, Rea
   Kernel::read(a, r, r, b, b, b, b, b);
   Kernel::project(z, r, b, r);
   Kernel::project_transposed(z, r, b, r);
-  Kernel::accumulate(a, z, g, b, r, b, r, b, a);
+  Kernel::accumulate(a, a, z, z, g, b, r, b, r, b, a);
   Kernel::steps(a, z, r, b, a, z, r, r, b, b, a);
   Kernel::diagonal(a, z, g, b, b, b);
   Kernel::scale(a, r, b);
@@ -102,7 +106,7 @@ concept layer = requires(tile<Real> a, tile<const Real> b, rank_one<Real> M, Rea
   Kernel::score_gradient(a, a, a, b, b, r, r, M);
   Kernel::multiply(a, b, b);
   Kernel::add(a, b);
-  Kernel::gather(z, g, r, b, r);
+  Kernel::gather(z, z, g, r, b, r);
   Kernel::template dots<Real>(sum, b, b);
   { Kernel::template inner<Real>(b, b) } -> std::convertible_to<double>;
   { Kernel::sums(sum, sum, a) } -> std::convertible_to<double>;

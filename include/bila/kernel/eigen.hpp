@@ -61,8 +61,9 @@ struct packets {
   static BILA_NOINLINE void apply(const tile<Real>& N, operand<Real> A, operand<Real> v) {
     for_each_tile<lanes<Real>>(N.rows, N.columns, [=]<int Rows, int Packets>(index_t i, index_t d) BILA_LAMBDA_INLINE {
       packet<Real> sum[Rows][Packets];
-      load(sum, N.row(i) + d, N.stride);
+      clear(sum);
       multiply_add<true>(sum, A.rows, A.data + i, A.stride, v.data + d, v.stride);
+      kernel::add(sum, N.row(i) + d, N.stride);
       store(N.row(i) + d, N.stride, sum);
     });
   }
@@ -113,30 +114,35 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void accumulate(const tile<Real>& S, Real* s, Real g, operand<Real> H, const Real* h, operand<Real> k,
-                                       const Real* w, operand<Real> v, const tile<Real>& weighted, ahead* next = nullptr) {
+  static BILA_NOINLINE void accumulate(const tile<Real>& S, const tile<Real>& E, Real* s, Real* e, Real g, operand<Real> H,
+                                       const Real* h, operand<Real> k, const Real* w, operand<Real> v, const tile<Real>& weighted,
+                                       ahead* next = nullptr) {
     constexpr index_t width = lanes<Real>;
     if (w != nullptr) {
       index_t c = 0;
       for (; c + 4 * width <= kernel::round_up(k.columns, width); c += 4 * width)
-        weigh_keys<4, packet<Real>>(s, g, h, k, w, weighted, c);
-      for (; c < k.columns; c += width) weigh_keys<1, packet<Real>>(s, g, h, k, w, weighted, c);
+        weigh_keys<4, packet<Real>>(s, e, g, h, k, w, weighted, c);
+      for (; c < k.columns; c += width) weigh_keys<1, packet<Real>>(s, e, g, h, k, w, weighted, c);
     } else if (s != nullptr) {
-      gather(s, g, h, k, w);
+      gather(s, e, g, h, k, w);
     }
     const tile<const Real> keys = w == nullptr ? k : tile<const Real>(weighted);
     const auto decay = simd::pset1<packet<Real>>(g);
     for_each_tile<lanes<Real>>(S.rows, S.columns, [=]<int Rows, int Packets>(index_t c, index_t d) BILA_LAMBDA_INLINE {
       const line_ahead lines(next, k.rows);
       packet<Real> sum[Rows][Packets];
-      load(sum, H.row(c) + d, H.stride);
-      BILA_UNROLL
-      for (int m = 0; m < Rows; ++m) {
+      if (E.data == nullptr) {
+        clear(sum);
+      } else {
+        load(sum, E.row(c) + d, E.stride);
         BILA_UNROLL
-        for (int n = 0; n < Packets; ++n) sum[m][n] = simd::pmul(decay, sum[m][n]);
+        for (int m = 0; m < Rows; ++m) {
+          BILA_UNROLL
+          for (int n = 0; n < Packets; ++n) sum[m][n] = simd::pmul(decay, sum[m][n]);
+        }
       }
       multiply_add<true>(sum, k.rows, keys.data + c, keys.stride, v.data + d, v.stride, lines);
-      store(S.row(c) + d, S.stride, sum);
+      add_state(S, E, H, decay, sum, c, d);
     });
   }
 
@@ -260,8 +266,9 @@ struct packets {
   static BILA_NOINLINE void multiply(tile<Real> N, operand<Real> A, operand<Real> q) {
     for_each_tile<lanes<Real>>(N.rows, N.columns, [=]<int Rows, int Packets>(index_t j, index_t d) BILA_LAMBDA_INLINE {
       packet<Real> sum[Rows][Packets];
-      load(sum, N.row(j) + d, N.stride);
+      clear(sum);
       multiply_add<false>(sum, A.columns, A.row(j), A.stride, q.data + d, q.stride);
+      kernel::add(sum, N.row(j) + d, N.stride);
       store(N.row(j) + d, N.stride, sum);
     });
   }
@@ -273,11 +280,12 @@ struct packets {
   }
 
   template <class Real>
-  static void gather(Real* s, Real g, const Real* h, operand<Real> k, const Real* w) {
+  static void gather(Real* s, Real* e, Real g, const Real* h, operand<Real> k, const Real* w) {
     constexpr index_t width = lanes<Real>;
     index_t c = 0;
-    for (; c + 4 * width <= kernel::round_up(k.columns, width); c += 4 * width) gather_columns<4, packet<Real>>(s, g, h, k, w, c);
-    for (; c < k.columns; c += width) gather_columns<1, packet<Real>>(s, g, h, k, w, c);
+    for (; c + 4 * width <= kernel::round_up(k.columns, width); c += 4 * width)
+      gather_columns<4, packet<Real>>(s, e, g, h, k, w, c);
+    for (; c < k.columns; c += width) gather_columns<1, packet<Real>>(s, e, g, h, k, w, c);
   }
 
   template <class Real>
@@ -366,6 +374,31 @@ struct packets {
   }
 
  private:
+  /// S + E = g H + sum, as add_and_keep, of one register tile.
+  template <class Real, int Rows, int Packets>
+  static BILA_ALWAYS_INLINE void add_state(tile<Real> S, tile<Real> E, tile<const Real> H, packet<Real> g,
+                                           const packet<Real> (&sum)[Rows][Packets], index_t c, index_t d) {
+    constexpr index_t width = lanes<Real>;
+    const index_t H_stride = anew(H.stride), S_stride = anew(S.stride), E_stride = anew(E.stride);
+    const Real* from = H.row(c) + d;
+    Real* to = S.row(c) + d;
+    if (E.data == nullptr) {
+      BILA_UNROLL
+      for (int m = 0; m < Rows; ++m, from += H_stride, to += S_stride) {
+        BILA_UNROLL
+        for (int n = 0; n < Packets; ++n)
+          simd::pstoreu(to + n * width, simd::pmadd(g, simd::ploadu<packet<Real>>(from + n * width), sum[m][n]));
+      }
+      return;
+    }
+    Real* rest = E.row(c) + d;
+    BILA_UNROLL
+    for (int m = 0; m < Rows; ++m, from += H_stride, to += S_stride, rest += E_stride) {
+      BILA_UNROLL
+      for (int n = 0; n < Packets; ++n) add_and_keep(to + n * width, rest + n * width, g, from + n * width, sum[m][n]);
+    }
+  }
+
   // A token's values and sums and the state's row, two packets each, and the factors: 20 registers, or 12.
   static constexpr int step_most = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 4 : 2;
 

@@ -73,16 +73,17 @@ struct reference {
   }
 
   template <class Real>
-  static void accumulate(tile<Real> S, Real* s, Real g, operand<Real> H, const Real* h, operand<Real> k, const Real* w,
-                         operand<Real> v, tile<Real>, ahead* = nullptr) {
-    for (index_t c = 0; c < S.rows; ++c) {
+  static void accumulate(tile<Real> S, tile<Real> E, Real* s, Real* e, Real g, operand<Real> H, const Real* h, operand<Real> k,
+                         const Real* w, operand<Real> v, tile<Real>, ahead* = nullptr) {
+    for (index_t c = 0; c < S.rows; ++c)
       for (index_t d = 0; d < S.columns; ++d) {
-        wide<Real> sum = 0;
+        wide<Real> sum = E.data == nullptr ? wide<Real>(0) : wide<Real>(g) * E.row(c)[d];
         for (index_t j = 0; j < k.rows; ++j) sum += wide<Real>(w == nullptr ? Real(1) : w[j]) * k.row(j)[c] * v.row(j)[d];
-        S.row(c)[d] = static_cast<Real>(wide<Real>(g) * H.row(c)[d] + sum);
+        sum += wide<Real>(g) * H.row(c)[d];
+        S.row(c)[d] = static_cast<Real>(sum);
+        if (E.data != nullptr) E.row(c)[d] = static_cast<Real>(sum - S.row(c)[d]);
       }
-    }
-    if (s != nullptr) gather(s, g, h, k, w);
+    if (s != nullptr) gather(s, e, g, h, k, w);
   }
 
   template <class Real>
@@ -178,11 +179,12 @@ struct reference {
   }
 
   template <class Real>
-  static void gather(Real* s, Real g, const Real* h, operand<Real> k, const Real* w) {
+  static void gather(Real* s, Real* e, Real g, const Real* h, operand<Real> k, const Real* w) {
     for (index_t c = 0; c < k.columns; ++c) {
-      wide<Real> sum = 0;
+      wide<Real> sum = wide<Real>(g) * (wide<Real>(h[c]) + e[c]);
       for (index_t j = 0; j < k.rows; ++j) sum += wide<Real>(w == nullptr ? Real(1) : w[j]) * k.row(j)[c];
-      s[c] = static_cast<Real>(wide<Real>(g) * h[c] + sum);
+      s[c] = static_cast<Real>(sum);
+      e[c] = static_cast<Real>(sum - s[c]);
     }
   }
 

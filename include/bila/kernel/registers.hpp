@@ -317,15 +317,24 @@ BILA_ALWAYS_INLINE void row_sums(index_t rows, const Row& row, const Take& take)
   }
 }
 
+/// S + E = g S + sum, rounded to S; E is what that took away, exactly: g S rounds nothing, g being a power of two. Where E is a
+/// null pointer it is lost.
+template <class Packet, class Real>
+BILA_ALWAYS_INLINE void add_and_keep(Real* S, Real* E, const Packet& g, const Real* H, const Packet& sum) {
+  const Packet before = simd::pmul(g, simd::ploadu<Packet>(H)), after = simd::padd(before, sum);
+  simd::pstoreu(S, after);
+  if (E != nullptr) simd::pstoreu(E, simd::psub(sum, simd::psub(after, before)));
+}
+
 template <int Packets, class Packet, class Real>
-BILA_ALWAYS_INLINE void weigh_keys(Real* s, Real g, const Real* h, const tile<const Real>& k, const Real* w,
+BILA_ALWAYS_INLINE void weigh_keys(Real* s, Real* e, Real g, const Real* h, const tile<const Real>& k, const Real* w,
                                    const tile<Real>& weighted, index_t c) {
   constexpr index_t step = width<Packet>;
+  const Packet decay = simd::pset1<Packet>(g);
   Packet sum[Packets];
   BILA_UNROLL
   for (int n = 0; n < Packets; ++n)
-    sum[n] =
-        s == nullptr ? simd::pset1<Packet>(Real(0)) : simd::pmul(simd::pset1<Packet>(g), simd::ploadu<Packet>(h + c + n * step));
+    sum[n] = s == nullptr ? simd::pset1<Packet>(Real(0)) : simd::pmul(decay, simd::ploadu<Packet>(e + c + n * step));
   const Real* from = k.data + c;
   Real* to = weighted.data + c;
   for (index_t j = 0; j < k.rows; ++j, from += k.stride, to += weighted.stride) {
@@ -339,22 +348,24 @@ BILA_ALWAYS_INLINE void weigh_keys(Real* s, Real g, const Real* h, const tile<co
   }
   if (s == nullptr) return;
   BILA_UNROLL
-  for (int n = 0; n < Packets; ++n) simd::pstoreu(s + c + n * step, sum[n]);
+  for (int n = 0; n < Packets; ++n) add_and_keep(s + c + n * step, e + c + n * step, decay, h + c + n * step, sum[n]);
 }
 
 template <int Packets, class Packet, class Real>
-BILA_ALWAYS_INLINE void gather_columns(Real* s, Real g, const Real* h, const tile<const Real>& k, const Real* w, index_t c) {
+BILA_ALWAYS_INLINE void gather_columns(Real* s, Real* e, Real g, const Real* h, const tile<const Real>& k, const Real* w,
+                                       index_t c) {
   constexpr index_t step = width<Packet>;
+  const Packet decay = simd::pset1<Packet>(g);
   Packet sum[Packets];
   BILA_UNROLL
-  for (int n = 0; n < Packets; ++n) sum[n] = simd::pmul(simd::pset1<Packet>(g), simd::ploadu<Packet>(h + c + n * step));
+  for (int n = 0; n < Packets; ++n) sum[n] = simd::pmul(decay, simd::ploadu<Packet>(e + c + n * step));
   for (index_t j = 0; j < k.rows; ++j) {
     const Packet w_j = simd::pset1<Packet>(w == nullptr ? Real(1) : w[j]);
     BILA_UNROLL
     for (int n = 0; n < Packets; ++n) sum[n] = simd::pmadd(w_j, simd::ploadu<Packet>(k.row(j) + c + n * step), sum[n]);
   }
   BILA_UNROLL
-  for (int n = 0; n < Packets; ++n) simd::pstoreu(s + c + n * step, sum[n]);
+  for (int n = 0; n < Packets; ++n) add_and_keep(s + c + n * step, e + c + n * step, decay, h + c + n * step, sum[n]);
 }
 
 /// `Decays`: the last token settles.

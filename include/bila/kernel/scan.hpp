@@ -8,8 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <utility>
 
 namespace bila::inline v0_1::kernel {
 
@@ -47,46 +45,37 @@ BILA_NOINLINE void scan_backward(border_weights<Real>& w, const double* lambda, 
   w.total = product;
 }
 
-/// The decays that a state is multiplied with, one after the other, so that their product does not drift.
-///
-/// 1 - 1e-7 rounds to 1 - 1.2e-7 in float, and 100 000 such factors are off by 2e-3. The rounding error of each factor is therefore
-/// owed to the next: the product of the applied decays stays within one rounding of the exact one, whatever the length.
+/// The same weights beside a state that is kept `before` times too large when it is read, `after` times when it is left.
 template <class Real>
-class carried_decay {
- public:
-  explicit carried_decay(double owed = 1) : owed_(owed) {}
-
-  double owed() const { return owed_; }
-
-  Real operator()(double decay) {
-    const double wanted = decay * owed_;
-    const Real applied = (std::min)(static_cast<Real>(wanted), Real(1));
-    owed_ = applied < (std::numeric_limits<Real>::min)() ? 1 : wanted / static_cast<double>(applied);
-    return applied;
+BILA_NOINLINE void weigh_borders(const border_weights<Real>& w, double before, double after, index_t n, border_weights<Real>& to) {
+  const Real read = static_cast<Real>(before), write = static_cast<Real>(1 / after);
+  for (index_t i = 0; i < n; ++i) {
+    to.read[i] = w.read[i] * read;
+    to.write[i] = w.write[i] * write;
   }
+}
 
- private:
-  double owed_;
-};
-
-/// The decay that a state has not been multiplied with yet, when tokens come one by one.
+/// The decay that a state has not been multiplied with yet.
 ///
-/// Multiplying a float state by 1 - 2^-24 at every token rounds all of it the same way each time: 1.3e-3 off after 100 000 tokens.
-/// So the state stays as it is while the decay collects here, in double: it is read with `held()`, written with 1 / held(), and
-/// settled when held() would fall below 2^-16: a factor costs no digit, and tokens between which nothing is settled share a pass.
-/// The true state is held() times the stored one.
+/// Multiplying a float state by 1 - 2^-24 again and again rounds all of it the same way each time: 1.3e-3 off after 100 000 times.
+/// So the decay collects here, in double, and the stored state is only ever multiplied with powers of two, which round nothing. It
+/// is read with `held()` and written with 1 / held(): the true state is held() times the stored one, 1/2 <= held() <= 1.
 class held_decay {
  public:
-  static constexpr double least = 1. / 65536;
-
   explicit held_decay(double held = 1) : held_(held) {}
 
   double held() const { return held_; }
 
-  /// Decays the state; returns what the stored state is to be multiplied with now.
-  double decay(double lambda) {
+  /// Decays the state; returns what the stored one is to be multiplied with now: 1, a smaller power of two, or 0. One that is put
+  /// off as long as held() is at least `least`.
+  double decay(double lambda, double least = 0.5) {
     held_ *= lambda;
-    return held_ < least ? std::exchange(held_, 1.0) : 1.0;
+    if (held_ >= least) return 1;
+    int exponent = 0;
+    held_ = std::frexp(held_, &exponent);
+    if (held_ != 0) return std::ldexp(1.0, exponent);
+    held_ = 1;
+    return 0;
   }
 
  private:

@@ -80,12 +80,13 @@ void log_decays(const Gate& gate, const tensor_view<T>& x, const tensor_view<U>&
   });
 }
 
-/// dx = a'(x) d log_decay, token by token; dx may be d log_decay's memory.
+/// dx = a'(x) d log_decay, token by token; dx may be d log_decay's memory. Where no loss depends on the log decay, as at a decay of
+/// zero, it is zero, however steep a is there.
 template <parameterisation Gate, class T, class U, class V>
 void pull_back(const Gate& gate, const tensor_view<T>& x, const tensor_view<U>& d_log_decay, const tensor_view<V>& dx) {
   detail::for_each_token(dx, [&](index_t b, index_t h, index_t l) {
-    dx(b, h, l, 0) =
-        static_cast<V>(gate.slope(static_cast<double>(x(b, h, l, 0)), h) * static_cast<double>(d_log_decay(b, h, l, 0)));
+    const auto d = static_cast<double>(d_log_decay(b, h, l, 0));
+    dx(b, h, l, 0) = static_cast<V>(d == 0 ? 0.0 : gate.slope(static_cast<double>(x(b, h, l, 0)), h) * d);
   });
 }
 
@@ -96,7 +97,8 @@ void pull_back_rate(const mamba<A>& gate, const tensor_view<T>& x, const tensor_
     double sum = 0;
     for (index_t b = 0; b < x.batches(); ++b)
       for (index_t l = 0; l < x.length(); ++l)
-        sum += gate.log_decay(static_cast<double>(x(b, h, l, 0)), h) * static_cast<double>(d_log_decay(b, h, l, 0));
+        if (const auto d = static_cast<double>(d_log_decay(b, h, l, 0)); d != 0)
+          sum += gate.log_decay(static_cast<double>(x(b, h, l, 0)), h) * d;
     dA(0, h, 0, 0) = static_cast<V>(sum);
   }
 }

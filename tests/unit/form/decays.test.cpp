@@ -62,7 +62,7 @@ bool near(double x, double exact) { return std::fabs(x - exact) <= 16 * std::num
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("gaps 0 and L of a segment are never asked for, all between are; a given state enters by its own decay", "",
+TEMPLATE_TEST_CASE("gaps 0 and L of a segment are never asked for, all between are; nothing decays there", "",
                    bila::kernel::reference, bila::kernel::eigen) {
   std::set<index_t> asked;
   const noting_mask mask{&asked};
@@ -76,8 +76,7 @@ TEMPLATE_TEST_CASE("gaps 0 and L of a segment are never asked for, all between a
       else
         bila::form::fill_decays<TestType>(x, direction::forward, 0, 6, lambda.data());
       CHECK(asked == std::set<index_t>{first + 1, first + 2, first + 3, first + 4, first + 5});
-      const double initial = backwards ? 0.625 : 0.75;
-      CHECK((lambda[0] == initial && lambda[6] == initial));
+      CHECK((lambda[0] == 1 && lambda[6] == 1));
       for (index_t t = 1; t < 6; ++t)
         CHECK(near(lambda[static_cast<std::size_t>(t)], std::pow(backwards ? 3.0 : 2.0, -static_cast<double>(first + t))));
       CHECK(std::isnan(lambda[7]));
@@ -100,7 +99,7 @@ TEMPLATE_TEST_CASE("a chunk reads the gaps at both of its borders, if they are n
     CHECK(asked == expected);
     for (index_t m = 0; m < 4; ++m) {
       const bool outside = first + m == 0 || first + m == 9;
-      CHECK(near(lambda[static_cast<std::size_t>(m)], outside ? 0.75 : std::pow(2.0, -static_cast<double>(first + m))));
+      CHECK(near(lambda[static_cast<std::size_t>(m)], outside ? 1 : std::pow(2.0, -static_cast<double>(first + m))));
     }
     CHECK(std::isnan(lambda[4]));
   }
@@ -108,18 +107,17 @@ TEMPLATE_TEST_CASE("a chunk reads the gaps at both of its borders, if they are n
   const auto token = head_of(mask, 1);  // no gap of its own
   asked.clear();
   bila::form::fill_decays<TestType>(token, direction::backward, 0, 1, lambda.data());
-  CHECK((asked.empty() && lambda == std::vector<double>{0.625, 0.625}));
+  CHECK((asked.empty() && lambda == std::vector<double>{1, 1}));
 }
 
-TEMPLATE_TEST_CASE("one decay a head fills every gap but those by which a state enters", "", bila::kernel::reference,
-                   bila::kernel::eigen) {
+TEMPLATE_TEST_CASE("one decay a head fills every gap but those at the ends", "", bila::kernel::reference, bila::kernel::eigen) {
   const one_decay mask;
   const auto x = head_of(mask, 9);
   for (const index_t first : {0, 3, 6}) {
     std::vector<double> lambda(5, std::numeric_limits<double>::quiet_NaN());
     bila::form::fill_decays<TestType>(x, direction::backward, first, 3, lambda.data());
     for (index_t m = 0; m < 4; ++m)
-      CHECK(lambda[static_cast<std::size_t>(m)] == (first + m == 0 || first + m == 9 ? 0.625 : std::exp(std::log(0.25))));
+      CHECK(lambda[static_cast<std::size_t>(m)] == (first + m == 0 || first + m == 9 ? 1 : std::exp(std::log(0.25))));
     CHECK(std::isnan(lambda[4]));
   }
 }
@@ -133,8 +131,8 @@ TEMPLATE_TEST_CASE("a log decay just above zero counts as zero, one of minus inf
   std::vector<double> forward(6), backward(6);
   bila::form::fill_decays<TestType>(x, direction::forward, 0, 5, forward.data());
   bila::form::fill_decays<TestType>(x, direction::backward, 0, 5, backward.data());
-  CHECK(forward == std::vector<double>{0.75, 1, 1, 1, 1, 0.75});
-  CHECK(backward == std::vector<double>{0.625, 0, 0, 0, 0, 0.625});
+  CHECK(forward == std::vector<double>{1, 1, 1, 1, 1, 1});
+  CHECK(backward == std::vector<double>{1, 0, 0, 0, 0, 1});
 }
 
 TEST_CASE("either way's decays have a place of their own, for the gaps at both borders too") {

@@ -208,13 +208,14 @@ TEMPLATE_TEST_CASE("a sweep starts from the given state or from zero, padding in
 
       std::vector<Real> S_kept(2 * Dk * Dv, 99), z_kept(2 * Dk, 99);
       const bila::rows<Real> S_to{S_kept.data(), Dk, Dv, 2 * Dv, 2}, z_to{z_kept.data(), Dk, 1, 2, 1};
-      bila::form::keep(head_state<Real>{}, S, s.data());
-      bila::form::keep(head_state<Real>{{}, z_to}, S, static_cast<const Real*>(nullptr));
+      bila::form::keep(head_state<Real>{}, S, s.data(), 1);
+      bila::form::keep(head_state<Real>{{}, z_to}, S, static_cast<const Real*>(nullptr), 1);
       CHECK(z_kept == std::vector<Real>(2 * Dk, 99));
-      bila::form::keep(head_state<Real>{S_to, z_to}, S, s.data());
+      bila::form::keep(head_state<Real>{S_to, z_to}, S, s.data(), 0.75);
       for (index_t c = 0; c < Dk; ++c) {
-        CHECK(z_to(c, 0) == s[static_cast<std::size_t>(c)]);
-        for (index_t d = 0; d < Dv; ++d) CHECK((S_to(c, d) == S.row(c)[d] && (&S_to(c, d))[1] == 99));
+        CHECK(z_to(c, 0) == Real(0.75) * s[static_cast<std::size_t>(c)]);
+        for (index_t d = 0; d < Dv; ++d)
+          CHECK((S_to(c, d) == (with_S ? Real(0.75) * S_given(c, d) : Real(0)) && (&S_to(c, d))[1] == 99));
       }
     }
 }

@@ -105,7 +105,7 @@ TEMPLATE_TEST_CASE("a kernel that asks ahead gives the same bits", "", (on<bila:
 
   // A sweep asks for one chunk's rows in all of its verbs; enough, too few, and none.
   for (const index_t wanted : {0, 1, 33}) {
-    std::vector<Real> N[2], R[2], s[2], T[2];
+    std::vector<Real> N[2], R[2], s[2], e[2], T[2];
     for (const int with : {0, 1}) {
       ahead next;
       if (wanted > 0) next.want(bila::rows<const Real>{v.data(), wanted, Dv, stride, 1}, 0, wanted);
@@ -113,14 +113,15 @@ TEMPLATE_TEST_CASE("a kernel that asks ahead gives the same bits", "", (on<bila:
       N[with].resize(static_cast<std::size_t>(2 * n * stride));
       R[with].resize(static_cast<std::size_t>(Dk * stride));
       s[with].resize(stride);
+      e[with].resize(stride);
       Kernel::read(tile{N[with].data(), n, Dv, stride}, static_cast<const Real*>(out.data()), static_cast<const Real*>(r.data()),
                    {q.data(), n, Dk, stride}, {S.data(), Dk, Dv, stride}, {A.data(), n, n, stride}, {v.data(), n, Dv, stride},
                    {left.data(), n, Dv, stride}, asked);
       Kernel::read(tile{N[with].data() + n * stride, n, Dv, stride}, none, static_cast<const Real*>(r.data()),
                    {q.data(), n, Dk, stride}, {S.data(), Dk, Dv, stride}, {}, {}, {}, asked);
-      Kernel::accumulate(tile{R[with].data(), Dk, Dv, stride}, s[with].data(), Real(0.5), {S.data(), Dk, Dv, stride},
-                         static_cast<const Real*>(h.data()), {k.data(), n, Dk, stride}, static_cast<const Real*>(r.data()),
-                         {v.data(), n, Dv, stride}, {room.data(), n, Dk, stride}, asked);
+      Kernel::accumulate(tile{R[with].data(), Dk, Dv, stride}, {}, s[with].data(), e[with].data(), Real(0.5),
+                         {S.data(), Dk, Dv, stride}, static_cast<const Real*>(h.data()), {k.data(), n, Dk, stride},
+                         static_cast<const Real*>(r.data()), {v.data(), n, Dv, stride}, {room.data(), n, Dk, stride}, asked);
       T[with] = S;
       Kernel::steps(tile{N[with].data(), n, Dv, stride}, static_cast<Real*>(nullptr), static_cast<const Real*>(r.data()),
                     {q.data(), n, Dk, stride}, tile{T[with].data(), Dk, Dv, stride}, static_cast<Real*>(nullptr),

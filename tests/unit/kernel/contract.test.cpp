@@ -220,25 +220,28 @@ struct verbs {
   }
 
   struct state {
-    matrix S, s;
+    matrix S, s, E, e;
   };
 
-  /// `h` is null when row sums are not wanted, `w` for weights of one.
+  /// `h`, with e, is null when row sums are not wanted, `w` for weights of one, `E` when what rounding takes is lost.
   state accumulate(Real g, const matrix& H, const matrix* h, const matrix& k, const matrix* w, const matrix& v,
-                   bool in_place = false) const {
+                   bool in_place = false, const matrix* E = nullptr, const matrix* e = nullptr) const {
     space S = tile_of(H), before = tile_of(H), keys = tile_of(k), values = tile_of(v), x = tile_of(k);
-    perhaps s(*this, h), row_before(*this, h), weight(*this, w, false);
+    perhaps s(*this, h), row_before(*this, h), weight(*this, w, false), rest(*this, E);
+    const matrix nothing(1, k.columns);
+    perhaps row_rest(*this, h == nullptr ? nullptr : e == nullptr ? &nothing : e);
     if (!in_place) {
       S.forget();
       if (h != nullptr) s = forgotten(*h);
     }
     x.forget();
-    Kernel::accumulate(S.get(), s.numbers(), g, in_place ? S.get() : before.get(),
+    const tile<Real> kept = E == nullptr ? tile<Real>{} : tile<Real>{rest.numbers(), H.rows, H.columns, rest.get().stride};
+    Kernel::accumulate(S.get(), kept, s.numbers(), row_rest.numbers(), g, in_place ? S.get() : before.get(),
                        static_cast<const Real*>(in_place ? s.numbers() : row_before.numbers()), keys.get(),
                        static_cast<const Real*>(weight.numbers()), values.get(), w == nullptr ? tile<Real>{} : x.get());
-    CHECK((S.clean() && s.clean() && x.within()));
+    CHECK((S.clean() && s.clean() && rest.clean() && row_rest.clean() && x.within()));
     CHECK((before.kept(H) && row_before.kept() && keys.kept(k) && weight.kept() && values.kept(v)));
-    return {S.content(), s.content()};
+    return {S.content(), s.content(), rest.content(), row_rest.content()};
   }
 
   struct after_step {
@@ -361,12 +364,12 @@ struct verbs {
   }
 
   matrix gather(Real g, const matrix& h, const matrix& k, const matrix* w, bool in_place = false) const {
-    space s = tile_of(h), before = tile_of(h), from = tile_of(k);
+    space s = tile_of(h), before = tile_of(h), from = tile_of(k), rest = tile_of(matrix(1, k.columns));
     perhaps weight(*this, w, false);
     if (!in_place) s.forget();
-    Kernel::gather(s.numbers(), g, in_place ? s.numbers() : before.numbers(), from.get(),
+    Kernel::gather(s.numbers(), rest.numbers(), g, in_place ? s.numbers() : before.numbers(), from.get(),
                    static_cast<const Real*>(weight.numbers()));
-    CHECK((s.clean() && before.kept(h) && from.kept(k) && weight.kept()));
+    CHECK((s.clean() && rest.clean() && before.kept(h) && from.kept(k) && weight.kept()));
     return s.content();
   }
 
@@ -582,6 +585,35 @@ TEMPLATE_TEST_CASE("both layers keep the contract", "", ALL_LAYERS) {
         if (with_sums) CHECK(close(state.s, s.n + 3, gathered));
         const auto in_place = run.accumulate(g, S, before, k, weights, v, true);
         CHECK((same_bits(in_place.S, state.S) && same_bits(in_place.s, state.s)));
+
+        // With what rounding took kept beside it, a state is as good as its new terms alone: g is then a power of two.
+        const Real half = Real(0.5), tiny = std::numeric_limits<Real>::epsilon() / 8;
+        plain<Real> E(s.Dk, s.Dv), e_row(1, s.Dk);
+        for (index_t e = 0; e < s.Dk; ++e) {
+          e_row(0, e) = tiny * sums(0, e);
+          for (index_t d = 0; d < s.Dv; ++d) E(e, d) = tiny * S(e, d);
+        }
+        for (const bool at_once : {false, true}) {
+          const auto kept = run.accumulate(half, S, before, k, weights, v, at_once, &E, &e_row);
+          bool true_sums = true;
+          const auto agrees = [&](wide found, wide old, wide rest, const element& more) {
+            const wide u = std::numeric_limits<Real>::epsilon() / 2;
+            const wide exact = wd(half) * (old + rest) + more.value;
+            const wide allowed = u * (static_cast<wide>(s.n + 4) * (more.size + std::fabs(rest))) + u * u * 4 * std::fabs(exact);
+            true_sums = true_sums && std::fabs(found - exact) <= allowed + std::numeric_limits<Real>::min();
+          };
+          for (index_t e = 0; e < s.Dk; ++e) {
+            for (index_t d = 0; d < s.Dv; ++d) {
+              element more;
+              for (index_t j = 0; j < s.n; ++j) more.add(weight(j) * wd(k(j, e)) * wd(v(j, d)));
+              agrees(wd(kept.S(e, d)) + wd(kept.E(e, d)), wd(S(e, d)), wd(E(e, d)), more);
+            }
+            element more;
+            for (index_t j = 0; j < s.n; ++j) more.add(weight(j) * wd(k(j, e)));
+            if (with_sums) agrees(wd(kept.s(0, e)) + wd(kept.e(0, e)), wd(sums(0, e)), wd(e_row(0, e)), more);
+          }
+          CHECK(true_sums);
+        }
 
         if (!with_sums) continue;
         const auto alone = run.gather(g, sums, k, weights);

@@ -62,70 +62,34 @@ TEMPLATE_TEST_CASE("what crosses the borders of a chunk", "", float, double) {
     }
 }
 
-TEMPLATE_TEST_CASE("a product of carried decays stays within one rounding of the exact one", "", float, double) {
-  test::random_source random(413);
-  const auto u = static_cast<wide>(std::numeric_limits<TestType>::epsilon() / 2);
-  for (const double low : {0.999999, 0.99, 0.5}) {
-    bila::kernel::carried_decay<TestType> carried;
-    wide exact = 1, applied = 1;
-    for (index_t n = 1; n <= 20000; ++n) {
-      const double decay = low < 0.9999 ? random.uniform(low, 1) : 1 - 1e-7;
-      const TestType factor = carried(decay);
-      CHECK_FALSE(factor > 1);
-      exact *= decay;
-      applied *= factor;
-      if (exact < 1e-3000L) break;
-      // what is owed is kept in double and divided anew at each step
-      const wide allowed = u + static_cast<wide>(2 * n) * (std::numeric_limits<double>::epsilon() / 2);
-      REQUIRE(std::fabs(applied / exact - 1) <= allowed * (1 + allowed));
-    }
-  }
-}
-
-TEMPLATE_TEST_CASE("carried decays of exactly one and zero", "", float, double) {
-  bila::kernel::carried_decay<TestType> carried;
-  for (int n = 0; n < 100; ++n) CHECK(carried(1) == 1);
-  CHECK(carried(0) == 0);
-  CHECK(carried(1) == 1);
-  CHECK(carried(0.5) == TestType(0.5));
-
-  for (const double decay : {1 - 1e-9, 1 - 1e-12, 0.3}) {  // what was owed before a cut is forgotten
-    bila::kernel::carried_decay<TestType> before, fresh;
-    for (int n = 0; n < 5; ++n) before(decay);
-    CHECK(before(0) == 0);
-    for (int n = 0; n < 50; ++n) CHECK(before(decay) == fresh(decay));
-  }
-}
-
-TEMPLATE_TEST_CASE("a carried decay goes on from what was owed", "", float, double) {
-  test::random_source random(414);
-  bila::kernel::carried_decay<TestType> whole;
-  CHECK(whole.owed() == 1);
-  bila::kernel::carried_decay<TestType> half(whole.owed());
-  for (int n = 0; n < 200; ++n) {
-    const double decay = random.uniform(0.9, 1);
-    CHECK(half(decay) == whole(decay));
-    CHECK(half.owed() == whole.owed());
-    half = bila::kernel::carried_decay<TestType>(half.owed());
-  }
-}
-
-TEST_CASE("a held decay collects until little is left, and is then settled; no factor is lost") {
+TEST_CASE("a held decay collects, and is settled by powers of two; no factor is lost") {
   test::random_source random(415);
-  bila::kernel::held_decay held;
-  const double least = bila::kernel::held_decay::least;
-  CHECK(held.held() == 1);
-  wide exact = 1, settled = 1;
-  for (int n = 1; n <= 2000; ++n) {
-    const double lambda = n % 3 == 0 ? 1 - 1e-9 : random.uniform(0.9, 1);
-    const double settle = held.decay(lambda);
-    exact *= lambda;
-    settled *= settle;
-    CHECK((settle == 1 || (settle < least && held.held() == 1)));
-    CHECK((held.held() >= least && held.held() <= 1));
-    REQUIRE(std::fabs(settled * held.held() / exact - 1) <= static_cast<wide>(n) * (std::numeric_limits<double>::epsilon() / 2));
-    held = bila::kernel::held_decay(held.held());  // as one half of a sequence passes it on to the other
+  for (const double least : {0.5, 1. / 16}) {
+    bila::kernel::held_decay held;
+    CHECK(held.held() == 1);
+    wide exact = 1, settled = 1;
+    for (int n = 1; n <= 2000; ++n) {
+      const double lambda = n % 3 == 0 ? 1 - 1e-9 : n % 100 == 0 ? 1e-5 : random.uniform(0.9, 1);
+      const double settle = held.decay(lambda, least);
+      exact *= lambda;
+      settled *= settle;
+      int exponent = 0;
+      CHECK((settle == 1 || (settle < 1 && std::frexp(settle, &exponent) == 0.5)));
+      CHECK((held.held() >= least && held.held() <= 1));
+      if (exact < 1e-250L) exact = settled = 1, held = bila::kernel::held_decay();
+      REQUIRE(std::fabs(settled * held.held() / exact - 1) <= static_cast<wide>(n) * (std::numeric_limits<double>::epsilon() / 2));
+      held = bila::kernel::held_decay(held.held());  // as one half of a sequence passes it on to the other
+    }
+    CHECK(held.decay(0) == 0);
+    CHECK(held.held() == 1);
+    for (int n = 0; n < 100; ++n) CHECK((held.decay(1) == 1 && held.held() == 1));
   }
-  CHECK(held.decay(0) == 0);
-  CHECK(held.held() == 1);
+}
+
+TEMPLATE_TEST_CASE("borders beside a state that is kept larger than it is", "", float, double) {
+  std::vector<TestType> read{1, TestType(0.5), 0}, write{TestType(0.25), 1, 0}, read_now(3), write_now(3);
+  bila::kernel::border_weights<TestType> border{read.data(), write.data(), 0.5}, now{read_now.data(), write_now.data()};
+  bila::kernel::weigh_borders(border, 0.75, 0.5, 3, now);
+  CHECK((read_now == std::vector<TestType>{TestType(0.75), TestType(0.375), 0}));
+  CHECK((write_now == std::vector<TestType>{TestType(0.5), 2, 0}));
 }
