@@ -136,8 +136,8 @@ struct forward_policies : policies<Kernel, T> {
   forward_policies(const Mask& any_mask, const Norm& any_norm) : policies<Kernel, T>(any_mask, any_norm) {
     check_mask = [](const void* any, const inputs<T>& in, const geometry& size, named_tensors written) {
       const Mask& asked = *static_cast<const Mask*>(any);
-      complaint wrong = check_gates_apart(written, asked);  // before its values are looked at
-      if (wrong.empty()) wrong = check_mask_shape(asked, in, size);
+      complaint wrong = check_mask_shape(asked, in, size);
+      if (wrong.empty()) wrong = check_gates_apart(written, asked);  // before its values are looked at
       return wrong.empty() ? check_gaps(asked, in, size) : wrong;
     };
   }

@@ -54,14 +54,21 @@ BILA_NOINLINE complaint check_mask_shape(const Mask& mask, const inputs<T>& in, 
   return {};
 }
 
+/// A user's mask may leave the shape of its parameters unchecked.
 template <class Mask>
 complaint check_gates_apart(named_tensors outputs, const Mask& mask) {
+  complaint wrong;
   if constexpr (has_parameters<Mask>)
-    for (const named_tensor& out : outputs)
-      if (std::apply([&out](const auto&... gates) { return (may_overlap(out.memory, footprint(gates)) || ...); },
-                     mask.parameters()))
-        return sentence(out.name, " overlaps the gates of the mask in memory");
-  return {};
+    std::apply(
+        [&](const auto&... gates) {
+          ((wrong.empty() ? void(wrong = check_view("a parameter of the mask", gates)) : void()), ...);
+          if (!wrong.empty()) return;
+          for (const named_tensor& out : outputs)
+            if ((may_overlap(out.memory, footprint(gates)) || ...))
+              wrong = sentence(out.name, " overlaps the gates of the mask in memory");
+        },
+        mask.parameters());
+  return wrong;
 }
 
 /// What decides whether a state has a meaning in a call.

@@ -5,6 +5,7 @@
 
 #include <bila/error.hpp>
 #include <bila/view/direction.hpp>
+#include <bila/view/shape.hpp>
 #include <bila/view/tensor_view.hpp>
 
 #include <algorithm>
@@ -80,10 +81,8 @@ namespace detail {
 template <class T>
 complaint check_gates(const char* name, const tensor_view<const T>& x, index_t B, index_t H, index_t L) {
   if (x.extents != per_axis{B, H, L, 1})
-    return sentence(name, " has shape [", x.extents[0], ", ", x.extents[1], ", ", x.extents[2], ", ", x.extents[3],
-                    "], it must be [", B, ", ", H, ", ", L, ", 1]");
-  if (x.data == nullptr && !x.empty()) return sentence(name, ": the data pointer is null but the shape is not empty");
-  return {};
+    return sentence(name, " has shape ", shape_in_words(x), ", it must be [", B, ", ", H, ", ", L, ", 1]");
+  return check_view(name, x);
 }
 
 }  // namespace detail
