@@ -46,9 +46,8 @@ BILA_NOINLINE complaint check_mask_shape(const Mask& mask, const inputs<T>& in, 
   if (size.Lk != size.L) {
     const char* const why = !orders_tokens<Mask> ? nullptr : gapped<Mask> ? "a mask with decay" : "a pairwise mask";
     if (why != nullptr) return sentence("k has length ", size.Lk, " but q has ", size.L, ": ", why, " needs them equal");
-    if (in.direction != direction::both || in.diagonal != 1 || !in.offsets.empty() || !in.lengths.empty())
-      return sentence("k has length ", size.Lk, " but q has ", size.L,
-                      ": direction, diagonal, offsets and lengths need them equal");
+    if (in.direction != direction::both || in.diagonal != 1 || !in.offsets.empty())
+      return sentence("k has length ", size.Lk, " but q has ", size.L, ": direction, diagonal and offsets need them equal");
   }
   if constexpr (checks_itself<Mask>) return mask.validate(size.B, size.H, size.L);
   return {};

@@ -4,6 +4,7 @@
 
 #include <bila/error.hpp>
 #include <bila/view/direction.hpp>
+#include <bila/view/index_list.hpp>
 #include <bila/view/overlap.hpp>
 #include <bila/view/segments.hpp>
 #include <bila/view/shape.hpp>
@@ -14,7 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <span>
+#include <cstddef>
 
 namespace bila::inline v0_1 {
 
@@ -31,8 +32,8 @@ struct inputs {
   double scale = 1;     // of the scores
   double diagonal = 1;  // weight of a token on itself: 1 LION, 2 an uncorrected double scan, 0 strict
   bila::direction direction = bila::direction::both;
-  std::span<const index_t> offsets = {};          // packed segments [offsets[n], offsets[n+1]) of the one batch row
-  std::span<const index_t> lengths = {};          // valid tokens of each batch row; the rest is never read, and y = 0 there
+  index_list offsets = {};                        // packed segments [offsets[n], offsets[n+1]) of the one batch row
+  index_list lengths = {};                        // valid tokens of each batch row; the rest is never read, and y = 0 there
   state<const real_of<T>> initial_forward = {};   // what comes before the first token of each sequence
   state<const real_of<T>> initial_backward = {};  // what comes after its last
 };
@@ -116,18 +117,21 @@ complaint check_offsets(const inputs<T>& in, index_t B, index_t L) {
   const auto& offsets = in.offsets;
   if (B != 1) return sentence("offsets: packed segments need a batch size of 1, it is ", B);
   if (offsets.size() < 2) return sentence("offsets: needs at least 2 entries, it has ", offsets.size());
-  if (offsets.front() != 0) return sentence("offsets[0] = ", offsets.front(), ", it must be 0");
+  if (offsets[0] != 0) return sentence("offsets[0] = ", offsets[0], ", it must be 0");
   for (std::size_t n = 1; n < offsets.size(); ++n)
     if (offsets[n] < offsets[n - 1])
       return sentence("offsets[", n, "] = ", offsets[n], " is below offsets[", n - 1, "] = ", offsets[n - 1],
                       ": they must not decrease");
-  if (offsets.back() != L)
-    return sentence("offsets[", offsets.size() - 1, "] = ", offsets.back(), ", the last one must be the length ", L);
+  const std::size_t last = offsets.size() - 1;
+  if (offsets[last] != L) return sentence("offsets[", last, "] = ", offsets[last], ", the last one must be the length ", L);
   return {};
 }
 
 template <class T>
 complaint check_lengths(const inputs<T>& in, index_t B, index_t L) {
+  if (in.k.length() != L)
+    return sentence("lengths are given, but k has length ", in.k.length(), " and q has ", L,
+                    ": cross attention does not take them");
   if (!in.offsets.empty()) return sentence("lengths: both offsets and lengths are given, a call takes one of them");
   if (static_cast<index_t>(in.lengths.size()) != B)
     return sentence("lengths: has ", in.lengths.size(), " entries but the batch size is ", B);
