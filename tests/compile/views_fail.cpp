@@ -36,6 +36,15 @@ std::vector<bila::index_t> offsets() { return {0, 3}; }
 #elif BILA_CASE == 6
   // expect: bila::index_list does not own memory: a temporary container would dangle, give it a name first
   const bila::inputs<float> packed{.offsets = std::array<std::int32_t, 2>{0, 3}};
+#elif BILA_CASE == 7
+  // expect: bila::mask: log decays are float or double
+  static_cast<void>(bila::mask::selective_decay{bila::tensor_view<bila::bf16>{}, bila::gate::later});
+#elif BILA_CASE == 8
+  // expect: bila::mask: log decays are float or double
+  static_cast<void>(bila::mask::fixed_decay{bila::tensor_view<const int>{}});
+#elif BILA_CASE == 9
+  // expect: bila::mask: log decays are float or double
+  static_cast<void>(bila::mask::two_sided{bila::tensor_view<bila::f16>{}, bila::tensor_view<bila::f16>{}});
 #endif
 }
 

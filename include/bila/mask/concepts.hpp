@@ -76,6 +76,10 @@ concept pulls_back = requires(const Mask& mask, index_t n, double sum, const dou
   mask.pull_back(n, n, n, n, gaps, gaps, to);
 };
 
+/// What log decays are stored in: float, or more. Sixteen bits would not tell a decay of 0.999 from 1.
+template <class T>
+concept log_decay_number = std::same_as<T, float> || std::same_as<T, double>;
+
 namespace detail {
 
 template <class T>

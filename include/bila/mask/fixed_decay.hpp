@@ -14,6 +14,8 @@ namespace bila::inline v0_1::mask {
 /// Source: LION (arXiv 2502.16249), the fixed mask; RetNet (arXiv 2307.08621).
 template <class T>
 struct fixed_decay {
+  static_assert(log_decay_number<T>, "bila::mask: log decays are float or double");
+
   tensor_view<const T> log_decay;  // [1, H, 1, 1]
 
   static constexpr gap gaps = gap::per_head;

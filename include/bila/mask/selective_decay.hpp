@@ -28,6 +28,8 @@ namespace mask {
 /// Source: LION (arXiv 2502.16249), the selective mask.
 template <class T>
 struct selective_decay {
+  static_assert(log_decay_number<T>, "bila::mask: log decays are float or double");
+
   tensor_view<const T> log_decay;  // [B, H, L, 1]
   gate crossing;
 

@@ -14,6 +14,8 @@ namespace bila::inline v0_1::mask {
 /// Throws when a shape is not [B, H, L, 1] or a value in use is positive or NaN.
 template <class T>
 struct two_sided {
+  static_assert(log_decay_number<T>, "bila::mask: log decays are float or double");
+
   tensor_view<const T> forward_gaps, backward_gaps;  // [B, H, L, 1]
 
   static constexpr gap gaps = gap::per_token;

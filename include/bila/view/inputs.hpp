@@ -24,7 +24,8 @@ namespace bila::inline v0_1 {
 ///     [N_i, Z_i] = sum_j scale (q_i . k_j) M_ij [v_j, 1],   M_ii = diagonal
 ///
 /// Shapes: q [B, Hq, L, Dk], k [B, Hk, L, Dk], v [B, Hv, L, Dv], feature-mapped already. With H the heads of the output, Hq, Hk
-/// and Hv each divide H, and head h reads head h / (H / Hx) of x. A stride of zero broadcasts.
+/// and Hv each divide H, and head h reads head h / (H / Hx) of x. A stride of zero broadcasts. The numbers are not looked at: a NaN
+/// in them gives NaN.
 /// Source: LION (arXiv 2502.16249), the masked form Y = norm((Q K^T) o M) V.
 template <class T>
 struct inputs {
@@ -43,9 +44,9 @@ inputs(tensor_view<T>, tensor_view<U>, tensor_view<V>) -> inputs<std::remove_con
 
 /// What attention writes. Only y is required: an empty view is not written.
 ///
-/// row_sum: [B, H, L, 1], the unscaled Z, written for norms that use it; all that a gradient needs saved besides y. final_forward
-/// is the state after each sequence's last token, final_backward the one at its first: what the next piece takes as its initial
-/// state.
+/// row_sum: [B, H, L, 1], the unscaled Z; all that a gradient needs saved besides y. A norm that uses no row sum, norm::none,
+/// leaves it as it is. final_forward is the state after each sequence's last token, final_backward the one at its first: what the
+/// next piece takes as its initial state.
 template <class T>
 struct outputs {
   tensor_view<T> y;  // [B, H, L, Dv]
