@@ -79,6 +79,7 @@ BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const i
            check_extents("gradients.q", to.q, in.q.extents),
            check_extents("gradients.k", to.k, in.k.extents),
            check_extents("gradients.v", to.v, in.v.extents),
+           check_view("gradients.log_decay", to.log_decay),
            check_extents("gradients.log_forward", to.log_forward, tokens),
            check_extents("gradients.log_backward", to.log_backward, tokens),
            check_state("final_forward's gradient", dy.final_forward, sequences, size),
