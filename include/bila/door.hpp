@@ -49,8 +49,11 @@ BILA_NOINLINE complaint check_mask_shape(const Mask& mask, const inputs<T>& in, 
     if (in.direction != direction::both || in.diagonal != 1 || !in.offsets.empty())
       return sentence("k has length ", size.Lk, " but q has ", size.L, ": direction, diagonal and offsets need them equal");
   }
-  if constexpr (checks_itself<Mask>) return mask.validate(size.B, size.H, size.L);
-  return {};
+  complaint wrong;
+  if constexpr (checks_itself<Mask>) wrong = mask.validate(size.B, size.H, size.L);
+  if (wrong.empty() && !makes_groups(heads_of(mask, size.H), size.H))
+    return sentence("the mask has ", heads_of(mask, size.H), " heads, which do not divide the ", size.H, " heads of y");
+  return wrong;
 }
 
 /// A user's mask may leave the shape of its parameters unchecked.

@@ -25,8 +25,8 @@ struct output_gradients {
 /// The gradient of the loss by what attend read. An empty view is not wanted; the others are overwritten, whatever they held.
 template <class T>
 struct gradients {
-  tensor_view<T> q = {}, k = {}, v = {};   // shapes of inputs::q, k, v
-  tensor_view<real_of<T>> log_decay = {};  // shape of the mask's log_decay: fixed_decay [1, H, 1, 1], selective_decay [B, H, L, 1]
+  tensor_view<T> q = {}, k = {}, v = {};      // shapes of inputs::q, k, v
+  tensor_view<real_of<T>> log_decay = {};     // shape of the mask's log_decay, summed over the heads that share one
   tensor_view<real_of<T>> log_forward = {};   // [B, H, L, 1], of the gaps of any gapped mask; 0 at a segment's first token
   tensor_view<real_of<T>> log_backward = {};  // the same, crossed backwards
   double* scale = nullptr;

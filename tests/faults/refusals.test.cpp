@@ -160,7 +160,7 @@ const std::vector<refusal> gate_shapes{
     {2, [](call& c) { c.mask = masks::fixed_decay{bila::vec<const double>(nullptr, 3)}; }, {"log_decay", "[1, 3, 1, 1]", "[1, 4, 1, 1]"}},
     {2, [](call& c) { c.mask = masks::fixed_decay{bila::vec<const double>(nullptr, H)}; }, {"log_decay", "null"}},
     {2, [](call& c) { c.mask = masks::selective_decay{c.gates_of(1, H, L), gate::later}; }, {"log_decay", "[1, 4, 6, 1]", "[2, 4, 6, 1]"}},
-    {2, [](call& c) { c.mask = masks::selective_decay{c.gates_of(B, 1, L), gate::later}; }, {"log_decay", "[2, 1, 6, 1]", "[2, 4, 6, 1]"}},
+    {2, [](call& c) { c.mask = masks::selective_decay{c.gates_of(B, 3, L), gate::later}; }, {"log_decay", "[2, 3, 6, 1]", "[2, 4, 6, 1]"}},
     {2, [](call& c) { c.mask = masks::selective_decay{c.gates_of(B, H, L - 1), gate::later}; }, {"log_decay", "[2, 4, 5, 1]", "[2, 4, 6, 1]"}},
     {2, [](call& c) { c.mask = masks::selective_decay{bila::bhl<const double>(nullptr, B, H, L), gate::later}; }, {"log_decay", "null"}},
     {2, [](call& c) { c.mask = masks::two_sided{c.gates_of(B, H, 1), c.gates_of(B, H, L)}; }, {"log_forward", "[2, 4, 1, 1]", "[2, 4, 6, 1]"}},

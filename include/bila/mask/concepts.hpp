@@ -48,6 +48,12 @@ concept checks_itself = requires(const Mask& mask, index_t n) {
   { mask.validate(n, n, n) } -> std::convertible_to<complaint>;
 };
 
+/// A mask whose parameters may have fewer heads than y. They divide y's in contiguous groups, and its `h` counts its own.
+template <class Mask>
+concept has_heads = requires(const Mask& mask) {
+  { mask.heads() } -> std::convertible_to<index_t>;
+};
+
 /// A mask whose parameters are tensors, of which the output may not be a part.
 template <class Mask>
 concept has_parameters = requires(const Mask& mask) {
@@ -82,10 +88,23 @@ concept log_decay_number = std::same_as<T, float> || std::same_as<T, double>;
 
 namespace detail {
 
+/// How many heads a mask counts, where y has H.
+template <class Mask>
+index_t heads_of(const Mask& mask, index_t H) {
+  if constexpr (has_heads<Mask>)
+    return mask.heads();
+  else
+    return H;
+}
+
+/// Whether groups of heads, of a mask's parameters, make H.
+inline bool makes_groups(index_t heads, index_t H) { return heads == H || (heads > 0 && heads < H && H % heads == 0); }
+
 template <class T>
 complaint check_gates(const char* name, const tensor_view<const T>& x, index_t B, index_t H, index_t L) {
-  if (x.extents != per_axis{B, H, L, 1})
-    return sentence(name, " has shape ", shape_in_words(x), ", it must be [", B, ", ", H, ", ", L, ", 1]");
+  if (x.extents != per_axis{B, x.heads(), L, 1} || !makes_groups(x.heads(), H))
+    return sentence(name, " has shape ", shape_in_words(x), ", it must be [", B, ", ", H, ", ", L,
+                    ", 1], or have heads that divide ", H);
   return check_view(name, x);
 }
 

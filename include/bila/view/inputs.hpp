@@ -131,8 +131,7 @@ complaint check_offsets(const inputs<T>& in, index_t B, index_t L) {
 template <class T>
 complaint check_lengths(const inputs<T>& in, index_t B, index_t L) {
   if (in.k.length() != L)
-    return sentence("lengths are given, but k has length ", in.k.length(), " and q has ", L,
-                    ": cross attention does not take them");
+    return sentence("lengths: k has length ", in.k.length(), " but q has ", L, ": cross attention does not take lengths");
   if (!in.offsets.empty()) return sentence("lengths: both offsets and lengths are given, a call takes one of them");
   if (static_cast<index_t>(in.lengths.size()) != B)
     return sentence("lengths: has ", in.lengths.size(), " entries but the batch size is ", B);

@@ -67,10 +67,10 @@ TEST_CASE("more threads need more room, but no more than there is work for") {
 
 TEST_CASE("a chunk holds as many tokens as it is told, or as were measured to be best") {
   using test::has_all;
-  CHECK(bila::form::chunkwise{.size = 1}.check().empty());
-  CHECK(bila::form::chunkwise{}.check().empty());
+  CHECK(bila::form::chunkwise{.size = 1}.validate().empty());
+  CHECK(bila::form::chunkwise{}.validate().empty());
   CHECK((bila::form::chunkwise{}.tokens() == 16 && bila::form::chunkwise{}.gradient().size == 32));
   CHECK((bila::form::chunkwise{.size = 48}.tokens() == 48 && bila::form::chunkwise{.size = 48}.gradient().size == 48));
-  CHECK(has_all(bila::form::chunkwise{.size = -5}.check(), {"chunkwise.size", "-5"}));
+  CHECK(has_all(bila::form::chunkwise{.size = -5}.validate(), {"chunkwise.size", "-5"}));
   CHECK(has_all(test::refusal([] { bytes<float>(bila::form::chunkwise{.size = -5}, 70, 16); }), {"chunkwise.size", "-5"}));
 }

@@ -26,11 +26,11 @@ TEST_CASE("it needs one number per head of y") {
   std::array<double, 4> log_decay{};
   using test::has_all;
   const bila::mask::fixed_decay mask{bila::vec(log_decay.data(), 4)};
-  CHECK(mask.check(2, 4, 9).empty());
-  CHECK(has_all(mask.check(2, 3, 9), {"log_decay", "[1, 4, 1, 1]", "[1, 3, 1, 1]"}));
-  CHECK(has_all(bila::mask::fixed_decay{bila::bhl(log_decay.data(), 1, 2, 2)}.check(1, 2, 2),
+  CHECK(mask.validate(2, 4, 9).empty());
+  CHECK(has_all(mask.validate(2, 3, 9), {"log_decay", "[1, 4, 1, 1]", "[1, 3, 1, 1]"}));
+  CHECK(has_all(bila::mask::fixed_decay{bila::bhl(log_decay.data(), 1, 2, 2)}.validate(1, 2, 2),
                 {"log_decay", "[1, 2, 2, 1]", "[1, 2, 1, 1]"}));
-  CHECK(has_all(bila::mask::fixed_decay{bila::vec(static_cast<double*>(nullptr), 4)}.check(1, 4, 9), {"log_decay", "null"}));
+  CHECK(has_all(bila::mask::fixed_decay{bila::vec(static_cast<double*>(nullptr), 4)}.validate(1, 4, 9), {"log_decay", "null"}));
   CHECK(mask.parameter_of(bila::direction::backward, 1, 3, 7) == "log_decay[h = 3]");
   CHECK(std::get<0>(mask.parameters()).data == log_decay.data());
 }

@@ -26,9 +26,9 @@ TEST_CASE("both shapes are checked, by name") {
   using test::has_all;
   std::vector<float> memory(24);
   const auto right = bila::bhl(memory.data(), 2, 3, 4), wrong = bila::bhl(memory.data(), 1, 3, 4);
-  CHECK(bila::mask::two_sided{right, right}.check(2, 3, 4).empty());
-  CHECK(has_all(bila::mask::two_sided{wrong, right}.check(2, 3, 4), {"log_forward", "[1, 3, 4, 1]", "[2, 3, 4, 1]"}));
-  CHECK(has_all(bila::mask::two_sided{right, wrong}.check(2, 3, 4), {"log_backward", "[1, 3, 4, 1]", "[2, 3, 4, 1]"}));
+  CHECK(bila::mask::two_sided{right, right}.validate(2, 3, 4).empty());
+  CHECK(has_all(bila::mask::two_sided{wrong, right}.validate(2, 3, 4), {"log_forward", "[1, 3, 4, 1]", "[2, 3, 4, 1]"}));
+  CHECK(has_all(bila::mask::two_sided{right, wrong}.validate(2, 3, 4), {"log_backward", "[1, 3, 4, 1]", "[2, 3, 4, 1]"}));
   const bila::mask::two_sided mask{right, right};
   CHECK(mask.parameter_of(bila::direction::forward, 1, 2, 3) == "log_forward[b = 1, h = 2, t = 3]");
   CHECK(mask.parameter_of(bila::direction::backward, 0, 1, 2) == "log_backward[b = 0, h = 1, t = 2]");

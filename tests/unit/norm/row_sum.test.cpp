@@ -23,9 +23,9 @@ TEST_CASE("y = N / (Z + eps), whatever the scale") {
 TEST_CASE("eps is finite and not negative") {
   using test::has_all;
   constexpr double infinity = std::numeric_limits<double>::infinity();
-  CHECK(bila::norm::row_sum{0}.check().empty());
-  CHECK(bila::norm::row_sum{1e-6}.check().empty());
-  CHECK(has_all(bila::norm::row_sum{-1e-6}.check(), {"eps", "-1e-06"}));
-  CHECK(has_all(bila::norm::row_sum{infinity}.check(), {"eps", "inf"}));
-  CHECK(has_all(bila::norm::row_sum{std::nan("")}.check(), {"eps", "nan"}));
+  CHECK(bila::norm::row_sum{0}.validate().empty());
+  CHECK(bila::norm::row_sum{1e-6}.validate().empty());
+  CHECK(has_all(bila::norm::row_sum{-1e-6}.validate(), {"eps", "-1e-06"}));
+  CHECK(has_all(bila::norm::row_sum{infinity}.validate(), {"eps", "inf"}));
+  CHECK(has_all(bila::norm::row_sum{std::nan("")}.validate(), {"eps", "nan"}));
 }
