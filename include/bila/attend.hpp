@@ -100,7 +100,7 @@ complaint check_gaps(const Mask& mask, const inputs<T>& in, const geometry& size
     if constexpr (Mask::gaps == gap::none) return {};
     const segments pieces = segments_of(in, size);
     for (index_t b = 0; b < size.B; ++b)
-      for (index_t h = 0; h < size.H; ++h)
+      for (index_t h = 0; h < heads_of(mask, size.H); ++h)
         for (index_t n = 0; n < pieces.count(); ++n) {
           const segment piece = pieces(b, n);
           const index_t last = Mask::gaps == gap::per_head ? std::min<index_t>(piece.count, 2) : piece.count;
@@ -136,8 +136,8 @@ struct forward_policies : policies<Kernel, T> {
   forward_policies(const Mask& any_mask, const Norm& any_norm) : policies<Kernel, T>(any_mask, any_norm) {
     check_mask = [](const void* any, const inputs<T>& in, const geometry& size, named_tensors written) {
       const Mask& asked = *static_cast<const Mask*>(any);
-      complaint wrong = check_gates_apart(written, asked);  // before its values are looked at
-      if (wrong.empty()) wrong = check_mask_shape(asked, in, size);
+      complaint wrong = check_mask_shape(asked, in, size);
+      if (wrong.empty()) wrong = check_gates_apart(written, asked);  // before its values are looked at
       return wrong.empty() ? check_gaps(asked, in, size) : wrong;
     };
   }
@@ -210,6 +210,9 @@ rows<T> rows_of(const tensor_view<T>& x, const geometry& size, index_t b, index_
   return head_rows(x, b, h / (size.H / x.heads()), piece.first, piece.count);
 }
 
+/// How many heads a call's mask counts.
+inline index_t gates_of(const form::mask_view& mask, const geometry& size) { return mask.heads == 0 ? size.H : mask.heads; }
+
 /// What a form reads of segment n of head h of batch row b; what it writes is still to be set.
 template <class T>
 BILA_NOINLINE form::head<T> head_of(index_t b, index_t h, index_t n, const form::mask_view& mask, const inputs<T>& in,
@@ -221,7 +224,7 @@ BILA_NOINLINE form::head<T> head_of(index_t b, index_t h, index_t n, const form:
   head.q = rows_of(in.q, size, b, h, queries);
   head.k = rows_of(in.k, size, b, h, keys);
   head.v = rows_of(in.v, size, b, h, keys);
-  head.mask = {mask, b, h, queries.first};
+  head.mask = {mask, b, h / (size.H / gates_of(mask, size)), queries.first};
   head.scale = in.scale;
   head.diagonal = in.diagonal;
   head.direction = in.direction;

@@ -46,22 +46,31 @@ BILA_NOINLINE complaint check_mask_shape(const Mask& mask, const inputs<T>& in, 
   if (size.Lk != size.L) {
     const char* const why = !orders_tokens<Mask> ? nullptr : gapped<Mask> ? "a mask with decay" : "a pairwise mask";
     if (why != nullptr) return sentence("k has length ", size.Lk, " but q has ", size.L, ": ", why, " needs them equal");
-    if (in.direction != direction::both || in.diagonal != 1 || !in.offsets.empty() || !in.lengths.empty())
-      return sentence("k has length ", size.Lk, " but q has ", size.L,
-                      ": direction, diagonal, offsets and lengths need them equal");
+    if (in.direction != direction::both || in.diagonal != 1 || !in.offsets.empty())
+      return sentence("k has length ", size.Lk, " but q has ", size.L, ": direction, diagonal and offsets need them equal");
   }
-  if constexpr (checks_itself<Mask>) return mask.validate(size.B, size.H, size.L);
-  return {};
+  complaint wrong;
+  if constexpr (checks_itself<Mask>) wrong = mask.validate(size.B, size.H, size.L);
+  if (wrong.empty() && !makes_groups(heads_of(mask, size.H), size.H))
+    return sentence("the mask has ", heads_of(mask, size.H), " heads, which do not divide the ", size.H, " heads of y");
+  return wrong;
 }
 
+/// A user's mask may leave the shape of its parameters unchecked.
 template <class Mask>
 complaint check_gates_apart(named_tensors outputs, const Mask& mask) {
+  complaint wrong;
   if constexpr (has_parameters<Mask>)
-    for (const named_tensor& out : outputs)
-      if (std::apply([&out](const auto&... gates) { return (may_overlap(out.memory, footprint(gates)) || ...); },
-                     mask.parameters()))
-        return sentence(out.name, " overlaps the gates of the mask in memory");
-  return {};
+    std::apply(
+        [&](const auto&... gates) {
+          ((wrong.empty() ? void(wrong = check_view("a parameter of the mask", gates)) : void()), ...);
+          if (!wrong.empty()) return;
+          for (const named_tensor& out : outputs)
+            if ((may_overlap(out.memory, footprint(gates)) || ...))
+              wrong = sentence(out.name, " overlaps the gates of the mask in memory");
+        },
+        mask.parameters());
+  return wrong;
 }
 
 /// What decides whether a state has a meaning in a call.

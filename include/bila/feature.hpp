@@ -18,6 +18,7 @@ complaint check_map(const Map& map, const char* from_name, const tensor_view<T>&
                     const tensor_view<U>& phi) {
   for (const complaint& wrong : {check_view(from_name, x), check_view(to_name, phi)})
     if (!wrong.empty()) return wrong;
+  if (x.features() > index_t{1} << 30) return sentence(from_name, " has width ", x.features(), ", more than 2^30");
   const per_axis wanted{x.batches(), x.heads(), x.length(), map.width(x.features())};
   if (phi.extents == wanted) return {};
   return sentence(to_name, " has shape ", shape_in_words(phi), ", it must be [", wanted[0], ", ", wanted[1], ", ", wanted[2], ", ",
@@ -44,12 +45,13 @@ inline namespace BILA_RAISING {
 
 /// phi = map(x), row by row, computed in float (double for double) and rounded once.
 ///
-/// Shapes: x [B, H, L, d], phi [B, H, L, map.width(d)]. Throws std::invalid_argument when they disagree or the two overlap.
+/// Shapes: x [B, H, L, d], phi [B, H, L, map.width(d)]. phi may be x itself where the widths are equal. Throws
+/// std::invalid_argument when the shapes disagree or the two overlap otherwise.
 template <feature::map Map, class T>
 void features(const cpu& backend, const Map& map, const std::type_identity_t<tensor_view<const T>>& x, const tensor_view<T>& phi) {
   using Real = real_of<T>;
   complaint wrong = detail::check_map(map, "x", x, "phi", phi);
-  const detail::named_tensor written[] = {{"phi", detail::footprint(phi)}}, read[] = {{"x", detail::footprint(x)}};
+  const detail::named_tensor written[] = {{"phi", detail::footprint(phi)}}, read[] = {{"x", detail::footprint(x), "phi"}};
   if (wrong.empty()) wrong = detail::check_overlaps(written, read);
   if (!wrong.empty()) raise(wrong);
   const auto lay_out = [d = x.features(), width = phi.features()](kernel::arena& memory) {
@@ -67,7 +69,8 @@ void features(const cpu& backend, const Map& map, const std::type_identity_t<ten
 }
 
 /// dx = (d phi / dx)^T dphi, row by row. Shapes: x and dx [B, H, L, d], dphi [B, H, L, map.width(d)]; dx is overwritten.
-/// Throws std::invalid_argument when they disagree, or dx overlaps x or dphi.
+/// It may be x itself, or dphi where the widths are equal. Throws std::invalid_argument when the shapes disagree, or dx overlaps x
+/// or dphi otherwise.
 template <feature::map Map, class T>
 void features_gradient(const cpu& backend, const Map& map, const std::type_identity_t<tensor_view<const T>>& x,
                        const std::type_identity_t<tensor_view<const T>>& dphi, const tensor_view<T>& dx) {
@@ -75,7 +78,7 @@ void features_gradient(const cpu& backend, const Map& map, const std::type_ident
   complaint wrong = detail::check_map(map, "x", x, "dphi", dphi);
   if (wrong.empty()) wrong = detail::check_map(feature::identity{}, "x", x, "dx", dx);
   const detail::named_tensor written[] = {{"dx", detail::footprint(dx)}};
-  const detail::named_tensor read[] = {{"x", detail::footprint(x)}, {"dphi", detail::footprint(dphi)}};
+  const detail::named_tensor read[] = {{"x", detail::footprint(x), "dx"}, {"dphi", detail::footprint(dphi), "dx"}};
   if (wrong.empty()) wrong = detail::check_overlaps(written, read);
   if (!wrong.empty()) raise(wrong);
   struct rows {

@@ -7,6 +7,7 @@
 #include <bila/gradient_door.hpp>
 
 #include <numeric>
+#include <utility>
 
 namespace bila::inline v0_1 {
 
@@ -19,9 +20,10 @@ struct scalar_gradients {
 static_assert(sizeof(scalar_gradients) == 4 * sizeof(double));
 
 /// Heads that read or write one tensor together are one task's, so that sums have one order: this many tasks per batch row.
+/// gate_heads: of the gradient by gates of tokens; 0 where none is wanted.
 template <class T>
-index_t head_groups(const inputs<T>& in) {
-  return std::gcd(std::gcd(in.q.heads(), in.k.heads()), in.v.heads());
+index_t head_groups(const inputs<T>& in, index_t gate_heads) {
+  return std::gcd(std::gcd(std::gcd(in.q.heads(), in.k.heads()), in.v.heads()), gate_heads);
 }
 
 /// Room in which the heads of a group add up a gradient that is stored in 16 bits.
@@ -82,16 +84,17 @@ BILA_NOINLINE complaint check_gradient_call(const cpu& backend, const Form& form
 }
 
 template <class Kernel, class Form, class T>
-BILA_NOINLINE schedule plan_gradient(const cpu& backend, const Form& form, const inputs<T>& in, const geometry& size) {
+BILA_NOINLINE schedule plan_gradient(const cpu& backend, const Form& form, const inputs<T>& in, const geometry& size,
+                                     index_t gate_heads) {
   const form::head_size largest = largest_head(in, size);
   kernel::arena counter;
   for (const index_t width : {size.Dk, size.Dk, size.Dv}) room_for_sum<Kernel, T>(counter, largest.L, width);
-  for (int way = 0; way < 2; ++way) counter.numbers<Kernel, double>(largest.L + 1);
+  for (int n = 0; n < 4; ++n) counter.numbers<Kernel, double>(largest.L + 1);
   kernel::arena inside;
   form.gradient().template plan<Kernel, T>(inside, largest);
 
   schedule s{segments_of(in, size).count(), 1, 0, 0, counter.used() + inside.used(), 0};
-  s.tasks = size.B * size.H == 0 ? 0 : size.B * head_groups(in) * s.segments;
+  s.tasks = size.B * size.H == 0 ? 0 : size.B * head_groups(in, gate_heads) * s.segments;
   s.workers = std::clamp<index_t>(s.tasks, 1, threads_for(backend, size));
   kernel::arena shared;
   shared.numbers<Kernel, double>(4 * size.B * size.H * s.segments);
@@ -136,6 +139,7 @@ struct gradient_call {
   const output_gradients<T>& dy;
   const gradients<T>& to;
   geometry size;
+  index_t gate_heads;
 };
 
 /// One segment of the heads of one group, in order.
@@ -144,7 +148,7 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
                                      const gradient_call<Kernel, Form, T>& c) {
   using Real = real_of<T>;
   const geometry& size = c.size;
-  const index_t groups = head_groups(c.in), n = task % s.segments, group = task / s.segments % groups,
+  const index_t groups = head_groups(c.in, c.gate_heads), n = task % s.segments, group = task / s.segments % groups,
                 b = task / s.segments / groups;
   const segment piece = segments_of(c.in, size)(b, n);
   const index_t sequence = b * s.segments + n, per_group = size.H / groups;
@@ -153,6 +157,8 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
                    sum_v = room_for_sum<Kernel, T>(memory, piece.count, size.Dv);
   double* const forward = memory.numbers<Kernel, double>(piece.count + 1);
   double* const backward = memory.numbers<Kernel, double>(piece.count + 1);
+  double* const group_forward = memory.numbers<Kernel, double>(piece.count + 1);
+  double* const group_backward = memory.numbers<Kernel, double>(piece.count + 1);
 
   for (index_t h = group * per_group; h < (group + 1) * per_group; ++h) {
     const auto sum_rows = [&](const tensor_view<T>& to, const rows<Real>& sum) {
@@ -210,12 +216,20 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
     part.backward = std::accumulate(backward, backward + piece.count, 0.0);
     write_gaps(c.to.log_forward, b, h, piece, forward);
     write_gaps(c.to.log_backward, b, h, piece, backward);
-    if (c.with.pull_back_tokens != nullptr && c.to.log_decay.data != nullptr)
-      c.with.pull_back_tokens(c.with.mask.mask, b, h, piece, forward, backward, c.to.log_decay);
+    if (c.gate_heads > 0) {
+      const index_t sharing = size.H / c.gate_heads, gate = h / sharing;
+      if (sharing > 1)
+        for (const auto& [sums, gaps] : {std::pair(group_forward, forward), std::pair(group_backward, backward)})
+          for (index_t t = 0; t < piece.count; ++t) sums[t] = h % sharing == 0 ? gaps[t] : sums[t] + gaps[t];
+      if ((h + 1) % sharing == 0) {
+        c.with.pull_back_tokens(c.with.mask.mask, b, gate, piece, sharing > 1 ? group_forward : forward,
+                                sharing > 1 ? group_backward : backward, c.to.log_decay);
+        if (!c.in.lengths.empty()) clear_tokens(c.to.log_decay, b, gate, piece.count);
+      }
+    }
     if (c.in.lengths.empty()) continue;
     clear_tokens(c.to.log_forward, b, h, piece.count);
     clear_tokens(c.to.log_backward, b, h, piece.count);
-    if (head.mask.gaps == gap::per_token) clear_tokens(c.to.log_decay, b, h, piece.count);
   }
 }
 
@@ -231,14 +245,17 @@ BILA_NOINLINE void sum_scalars(const gradient_policies<Kernel, T>& with, const g
   if (to.scale != nullptr) *to.scale = scale;
   if (to.diagonal != nullptr) *to.diagonal = diagonal;
   if (with.pull_back_head == nullptr || to.log_decay.data == nullptr) return;
-  for (index_t h = 0; h < size.H; ++h) {
+  const index_t gates = gates_of(with.mask, size);
+  for (index_t gate = 0; gate < gates; ++gate) {
+    const index_t sharing = size.H / gates;
     double forward = 0, backward = 0;
-    for (index_t b = 0; b < size.B; ++b)
-      for (index_t n = 0; n < segments; ++n) {
-        forward += parts[(b * size.H + h) * segments + n].forward;
-        backward += parts[(b * size.H + h) * segments + n].backward;
-      }
-    with.pull_back_head(with.mask.mask, h, forward, backward, to.log_decay);
+    for (index_t h = gate * sharing; h < (gate + 1) * sharing; ++h)
+      for (index_t b = 0; b < size.B; ++b)
+        for (index_t n = 0; n < segments; ++n) {
+          forward += parts[(b * size.H + h) * segments + n].forward;
+          backward += parts[(b * size.H + h) * segments + n].backward;
+        }
+    with.pull_back_head(with.mask.mask, gate, forward, backward, to.log_decay);
   }
 }
 
@@ -251,9 +268,10 @@ BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& for
                                              const gradients<T>& to) {
   if (complaint wrong = check_gradient_call(backend, form, with, in, kept, dy, to); !wrong.empty()) return wrong;
   const geometry size = geometry_of(in, kept.y);
-  const schedule s = plan_gradient<Kernel>(backend, form, in, size);
+  const index_t gate_heads = with.pull_back_tokens != nullptr && to.log_decay.data != nullptr ? gates_of(with.mask, size) : 0;
+  const schedule s = plan_gradient<Kernel>(backend, form, in, size, gate_heads);
   if (complaint wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
-  const gradient_call<Kernel, Form, T> call{form, with, in, kept, dy, to, size};
+  const gradient_call<Kernel, Form, T> call{form, with, in, kept, dy, to, size, gate_heads};
   const auto parts_in = [](std::byte* shared) { return reinterpret_cast<scalar_gradients*>(shared); };
   const call_memory memory(backend.workspace, s.bytes());
   run_tasks(backend, s, memory, [&](index_t task, kernel::arena own, std::byte* shared) {
@@ -301,7 +319,7 @@ void gradient(const Form& form, const Mask& mask, const Norm& norm, const inputs
 template <class Kernel = kernel::eigen, class Form, class T>
 std::size_t gradient_workspace_bytes(const cpu& backend, const Form& form, const inputs<T>& in,
                                      const tensor_view<const T>& y_like) {
-  return detail::plan_gradient<Kernel>(backend, form, in, geometry_of(in, y_like)).bytes();
+  return detail::plan_gradient<Kernel>(backend, form, in, geometry_of(in, y_like), 0).bytes();
 }
 
 }  // namespace BILA_RAISING

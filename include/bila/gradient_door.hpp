@@ -25,8 +25,8 @@ struct output_gradients {
 /// The gradient of the loss by what attend read. An empty view is not wanted; the others are overwritten, whatever they held.
 template <class T>
 struct gradients {
-  tensor_view<T> q = {}, k = {}, v = {};   // shapes of inputs::q, k, v
-  tensor_view<real_of<T>> log_decay = {};  // shape of the mask's log_decay: fixed_decay [1, H, 1, 1], selective_decay [B, H, L, 1]
+  tensor_view<T> q = {}, k = {}, v = {};      // shapes of inputs::q, k, v
+  tensor_view<real_of<T>> log_decay = {};     // shape of the mask's log_decay, summed over the heads that share one
   tensor_view<real_of<T>> log_forward = {};   // [B, H, L, 1], of the gaps of any gapped mask; 0 at a segment's first token
   tensor_view<real_of<T>> log_backward = {};  // the same, crossed backwards
   double* scale = nullptr;
@@ -68,17 +68,18 @@ BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const i
   const geometry size = geometry_of(in, kept.y);
   if (size.L != size.Lk) return sentence("k has length ", size.Lk, " but q has ", size.L, ": the gradient needs them equal");
   if (dy.y.extents != kept.y.extents) return sentence("dy has shape ", shape_in_words(dy.y), " but y has ", shape_in_words(kept.y));
-  if (dy.y.data == nullptr && !dy.y.empty()) return sentence("dy: the data pointer is null");
   if (rules.norm_uses_row_sum && kept.row_sum.data == nullptr && !kept.y.empty())
     return sentence("row_sum is missing: the norm uses it, and attend writes it to outputs::row_sum");
   if (to.scale != nullptr && in.scale == 0) return sentence("scale = 0: its gradient needs N, of which y keeps nothing");
   const per_axis tokens{size.B, size.H, size.L, 1};
   const index_t sequences = sequences_of(in, size);
   for (const complaint& words : {
+           check_view("dy", dy.y),
            check_extents("row_sum", kept.row_sum, tokens),
            check_extents("gradients.q", to.q, in.q.extents),
            check_extents("gradients.k", to.k, in.k.extents),
            check_extents("gradients.v", to.v, in.v.extents),
+           check_view("gradients.log_decay", to.log_decay),
            check_extents("gradients.log_forward", to.log_forward, tokens),
            check_extents("gradients.log_backward", to.log_backward, tokens),
            check_state("final_forward's gradient", dy.final_forward, sequences, size),
@@ -92,12 +93,19 @@ BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const i
            check_state_use("gradients.initial_backward", to.initial_backward, direction::forward, rules),
        })
     if (!words.empty()) return words;
-  const auto written = written_to(to);
   const named_tensor read[] = {{"y", footprint(kept.y)}, {"row_sum", footprint(kept.row_sum)}, {"dy", footprint(dy.y)}};
-  const auto inputs_read = read_by(in), before = initial_forward_parts(in), after = initial_backward_parts(in);
-  for (const named_tensors inputs : {named_tensors(inputs_read), named_tensors(read), named_tensors(before), named_tensors(after)})
-    if (complaint words = check_overlaps(written, inputs); !words.empty()) return words;
-  return {};
+  const auto &f = dy.final_forward, &b = dy.final_backward;
+  const named_tensor final[] = {{"the gradient of final_forward.S", footprint(f.S), "gradients.initial_forward.S"},
+                                {"the gradient of final_forward.z", footprint(f.z), "gradients.initial_forward.z"},
+                                {"the gradient of final_backward.S", footprint(b.S), "gradients.initial_backward.S"},
+                                {"the gradient of final_backward.z", footprint(b.z), "gradients.initial_backward.z"}};
+  const auto written = written_to(to);
+  const auto inputs_read = read_by(in);
+  const auto initial = initial_states_of(in);
+  complaint wrong = check_overlaps(written, inputs_read);
+  for (const named_tensors others : {named_tensors(read), named_tensors(initial), named_tensors(final)})
+    if (wrong.empty()) wrong = check_apart(written, others);
+  return wrong;
 }
 
 /// What can be wrong with a call's mask, and with what is wanted of it, but for its numbers.

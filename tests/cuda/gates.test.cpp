@@ -165,3 +165,40 @@ TEST_CASE("a gate that is NaN gives NaN where it is crossed, and nowhere else") 
     CHECK(others);
   }
 }
+
+TEMPLATE_TEST_CASE("gates that groups of heads share are those gates repeated, bit for bit; their gradients are summed", "", float,
+                   bf16) {
+  test::random_source random(5708);
+  for (const auto kind : {mask_kind::fixed, mask_kind::source, mask_kind::earlier, mask_kind::two_sided})
+    for (const index_t heads : {1, 2, 3})
+      for (const bool ragged : {false, true}) {
+        auto repeated = test::random_lesson(random, {2, 6, 290, 16, 20}, kind, bila::norm::row_sum{1e-6});
+        if (ragged) repeated.x.lengths = {290, 133};
+        auto grouped = repeated;
+        for (const auto member : {&test::problem<double>::gates, &test::problem<double>::other_gates}) {
+          auto &all = repeated.x.*member, &few = grouped.x.*member;
+          few = test::tensor<double>(all.extent(0), heads, all.extent(2), 1);
+          few.for_each([&](double& gate, index_t b, index_t h, index_t l, index_t) { gate = all(b, h, l); });
+          all.for_each([&](double& gate, index_t b, index_t h, index_t l, index_t) { gate = few(b, h / (6 / heads), l); });
+        }
+        for (const auto& form : test::device_forms) {
+          const auto x = test::lesson_for<TestType>(grouped);
+          const auto found = test::device::learn(form, x), alike = test::device::learn(form, test::lesson_for<TestType>(repeated));
+          INFO(test::words(form, x) << ", gates of " << heads << " heads");
+          CHECK((found.intact && same_bits(found.to.y, alike.to.y) && same_bits(found.to.q, alike.to.q)));
+          CHECK((same_bits(found.to.k, alike.to.k) && same_bits(found.to.log_forward, alike.to.log_forward)));
+          if (!x.has_log_decay()) continue;
+          test::tensor<double> sum(x.x.gates.extent(0), heads, x.x.gates.extent(2), 1), size = sum;
+          sum.fill(0), size.fill(0);
+          alike.to.log_decay.for_each([&](const float& g, index_t b, index_t h, index_t l, index_t) {
+            sum(b, h / (6 / heads), l) += static_cast<double>(g);
+            size(b, h / (6 / heads), l) += std::fabs(static_cast<double>(g));
+          });
+          bool near = true;
+          found.to.log_decay.for_each([&](const float& g, index_t b, index_t h, index_t l, index_t) {
+            near = near && std::fabs(static_cast<double>(g) - sum(b, h, l)) <= 2e-7 * size(b, h, l);
+          });
+          CHECK(near);
+        }
+      }
+}

@@ -503,6 +503,19 @@ TEST_CASE("gradients are refused in words that name the argument", "[gradient]")
                       }),
                       {"workspace", "8"}));
 
+  // Nor can a tensor reach further than memory (F5).
+  constexpr index_t far = index_t{1} << 62;
+  wrong_dy = dy, wrong_dy.y.strides[2] = far;
+  CHECK(test::has_all(refused(x, kept, wrong_dy, all), {"dy has strides", "2^48"}));
+  wrong_sum = kept, wrong_sum.row_sum.strides[1] = -far;
+  CHECK(test::has_all(refused(x, wrong_sum, dy, all), {"row_sum has strides", "2^48"}));
+  wrong = all, wrong.k.strides[1] = far;
+  CHECK(test::has_all(refused(x, kept, dy, wrong), {"gradients.k has strides", "2^48"}));
+  wrong = all, wrong.log_decay.strides[2] = far;
+  CHECK(test::has_all(refused(x, kept, dy, wrong), {"gradients.log_decay has strides", "2^48"}));
+  wrong = all, wrong.initial_backward = state.view(), wrong.initial_backward.S.strides[1] = far;
+  CHECK(test::has_all(refused(x, kept, dy, wrong), {"gradients.initial_backward.S has strides", "2^48"}));
+
   // None of them has written anything.
   CHECK(std::isnan(to.q(0, 0, 0, 0)));
   CHECK(std::isnan(to.log_decay(0, 1, 4)));
@@ -543,9 +556,61 @@ TEST_CASE("what is written may not lie where gates or states are read", "[gradie
   x = clean, out = outputs_of(to);
   out.final_backward.S = x.initial_forward.S.view();
   CHECK(test::has_all(forward(out), {"final_backward", "overlap"}));
-  // In place is for the state of one direction, which is read before it is written.
-  x = clean, out = outputs_of(to);
-  out.final_forward.S = x.initial_forward.S.view(), out.final_forward.z = x.initial_forward.z.view();
-  CHECK(forward(out).empty());
-  CHECK(same_bits(to.y, kept.y));
+}
+
+TEST_CASE("a state, and the gradient by one, takes the place of what it is made from, exactly or not at all (F4)", "[gradient]") {
+  test::random_source random(5009);
+  for (const auto& form : {test::any_form(bila::form::recurrent{}), test::any_form(bila::form::chunkwise{.size = 8})}) {
+    auto x = step({.B = 2, .H = 2, .L = 40, .Dk = 3, .Dv = 3}, mask_kind::source, bila::norm::row_sum{1e-6});
+    add_states(x, random);
+    const auto good = learn(form, x);
+    auto to = test::room_for(x);
+    const auto forward = [&](const bila::outputs<double>& out) {
+      return test::refusal(
+          [&] { test::forward_pass<double>(test::layer::eigen, {}, form, x.x.mask(), x.x.norm, x.inputs(), out); });
+    };
+    const auto backward = [&](const bila::gradients<double>& wanted) {
+      return test::refusal([&] {
+        test::backward_pass<double>(test::layer::eigen, {}, form, x.x.mask(), x.x.norm, x.inputs(), saved_of(good), given_to(x),
+                                    wanted);
+      });
+    };
+    const auto shifted = [](bila::tensor_view<double> view) { return view.data += view.strides[1], view; };  // a head further on
+    const auto transposed = [](bila::tensor_view<double> view) { return std::swap(view.strides[2], view.strides[3]), view; };
+
+    auto wanted = gradients_of(to);
+    wanted.initial_forward.S = shifted(x.by_forward.S.view());
+    CHECK(test::has_all(backward(wanted), {"gradients.initial_forward.S overlaps the gradient of final_forward.S"}));
+    wanted.initial_forward.S = transposed(x.by_forward.S.view());
+    CHECK(test::has_all(backward(wanted), {"gradients.initial_forward.S overlaps the gradient of final_forward.S"}));
+    wanted.initial_forward.S = x.by_backward.S.view();
+    CHECK(test::has_all(backward(wanted), {"gradients.initial_forward.S overlaps the gradient of final_backward.S"}));
+    wanted = gradients_of(to), wanted.initial_backward.z = x.by_backward.S.view(), wanted.initial_backward.z.extents[3] = 1;
+    CHECK(test::has_all(backward(wanted), {"gradients.initial_backward.z overlaps the gradient of final_backward.S"}));
+    auto out = outputs_of(to);
+    out.final_backward.S = transposed(x.initial_backward.S.view());
+    CHECK(test::has_all(forward(out), {"final_backward.S overlaps initial_backward.S"}));
+    out.final_backward.S = shifted(x.initial_backward.S.view());
+    CHECK(test::has_all(forward(out), {"final_backward.S overlaps initial_backward.S"}));
+    CHECK(std::isnan(to.y(0, 0, 0)));  // nothing has been written
+
+    wanted = gradients_of(to);
+    wanted.initial_forward.S = x.by_forward.S.view(), wanted.initial_forward.z = x.by_forward.z.view();
+    wanted.initial_backward.S = x.by_backward.S.view(), wanted.initial_backward.z = x.by_backward.z.view();
+    CHECK(backward(wanted).empty());
+    CHECK(same_bits(x.by_forward.S, good.initial_forward.S));
+    CHECK(same_bits(x.by_forward.z, good.initial_forward.z));
+    CHECK(same_bits(x.by_backward.S, good.initial_backward.S));
+    CHECK(same_bits(x.by_backward.z, good.initial_backward.z));
+    CHECK(same_bits(to.log_decay, good.log_decay));
+    out = outputs_of(to);
+    out.final_forward.S = x.initial_forward.S.view(), out.final_forward.z = x.initial_forward.z.view();
+    out.final_backward.S = x.initial_backward.S.view(), out.final_backward.z = x.initial_backward.z.view();
+    CHECK(forward(out).empty());
+    CHECK(same_bits(x.initial_forward.S, good.final_forward.S));
+    CHECK(same_bits(x.initial_forward.z, good.final_forward.z));
+    CHECK(same_bits(x.initial_backward.S, good.final_backward.S));
+    CHECK(same_bits(x.initial_backward.z, good.final_backward.z));
+    CHECK(same_bits(to.y, good.y));
+  }
 }

@@ -142,11 +142,25 @@ const std::vector<refusal> overlaps{
     {2, [](call& c) { c.out.strides[3] = 0; }, {"y", "share memory", "[120, 30, 5, 0]"}},
 };
 
+constexpr index_t far = index_t{1} << 62;
+
+const std::vector<refusal> sizes{
+    {2, [](call& c) { c.in.q.extents = {2, 4, 6, far}, c.in.q.strides = {}; }, {"q has shape", "2^48 numbers"}},
+    {2, [](call& c) { for (auto* x : {&c.in.q, &c.in.k, &c.in.v}) x->extents[2] = far, x->strides = {}; c.out.extents[2] = far, c.out.strides = {}; }, {"q has shape", "2^48 numbers"}},
+    {2, [](call& c) { for (auto* x : {&c.in.q, &c.in.k, &c.in.v}) x->extents[0] = far, x->strides = {}; c.out.extents[0] = far, c.out.strides = {}; }, {"q has shape", "2^48 numbers"}},
+    {2, [](call& c) { c.in.k.extents[2] = c.in.v.extents[2] = far, c.in.k.strides = c.in.v.strides = {}; }, {"k has shape", "2^48 numbers"}},
+    {2, [](call& c) { c.in.v.strides[2] = far; }, {"v has strides", "2^48 numbers"}},
+    {2, [](call& c) { c.out.strides[2] = -far; }, {"y has strides", "2^48 numbers"}},
+    {2, [](call& c) { auto x = c.gates_of(B, H, L); x.strides[2] = far, c.mask = masks::selective_decay{x, gate::later}; }, {"log_decay has strides", "2^48 numbers"}},
+    {2, [](call& c) { auto x = c.gates_of(B, H, L); x.strides[0] = -far, c.mask = masks::two_sided{c.gates_of(B, H, L), x}; }, {"log_backward has strides", "2^48 numbers"}},
+    {2, [](call& c) { auto x = bila::vec<const double>(c.per_head.view().data, H); x.strides[1] = far, c.mask = masks::fixed_decay{x}; }, {"log_decay has strides", "2^48 numbers"}},
+};
+
 const std::vector<refusal> gate_shapes{
     {2, [](call& c) { c.mask = masks::fixed_decay{bila::vec<const double>(nullptr, 3)}; }, {"log_decay", "[1, 3, 1, 1]", "[1, 4, 1, 1]"}},
     {2, [](call& c) { c.mask = masks::fixed_decay{bila::vec<const double>(nullptr, H)}; }, {"log_decay", "null"}},
     {2, [](call& c) { c.mask = masks::selective_decay{c.gates_of(1, H, L), gate::later}; }, {"log_decay", "[1, 4, 6, 1]", "[2, 4, 6, 1]"}},
-    {2, [](call& c) { c.mask = masks::selective_decay{c.gates_of(B, 1, L), gate::later}; }, {"log_decay", "[2, 1, 6, 1]", "[2, 4, 6, 1]"}},
+    {2, [](call& c) { c.mask = masks::selective_decay{c.gates_of(B, 3, L), gate::later}; }, {"log_decay", "[2, 3, 6, 1]", "[2, 4, 6, 1]"}},
     {2, [](call& c) { c.mask = masks::selective_decay{c.gates_of(B, H, L - 1), gate::later}; }, {"log_decay", "[2, 4, 5, 1]", "[2, 4, 6, 1]"}},
     {2, [](call& c) { c.mask = masks::selective_decay{bila::bhl<const double>(nullptr, B, H, L), gate::later}; }, {"log_decay", "null"}},
     {2, [](call& c) { c.mask = masks::two_sided{c.gates_of(B, H, 1), c.gates_of(B, H, L)}; }, {"log_forward", "[2, 4, 1, 1]", "[2, 4, 6, 1]"}},
@@ -224,6 +238,7 @@ TEST_CASE("refused: keys of another length unless the mask has no order (S19)", 
 }
 TEST_CASE("refused: offsets and lengths (S12, A5)", "[refusals]") { check_refused(segments); }
 TEST_CASE("refused: an output that overlaps an input or itself (A12)", "[refusals]") { check_refused(overlaps); }
+TEST_CASE("refused: sizes that no memory can hold (F5)", "[refusals]") { check_refused(sizes); }
 TEST_CASE("refused: gates of the wrong shape", "[refusals]") { check_refused(gate_shapes); }
 TEST_CASE("refused: log decays that are positive or NaN (A4)", "[refusals]") { check_refused(gate_values); }
 TEST_CASE("refused: options out of their range", "[refusals]") { check_refused(options); }

@@ -5,6 +5,7 @@
 #include "support/problem.hpp"
 
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -110,6 +111,22 @@ TEMPLATE_TEST_CASE("gaps at the borders of segments are never read", "", float, 
         for (const index_t border : {0, 50, 51}) x.gates(0, h, border) = x.other_gates(0, h, border) = std::nan("");
       CHECK(same_bits(test::evaluate(form, x).y, clean));
     }
+}
+
+TEST_CASE("offsets and lengths of 32 bits are those of 64, bit for bit") {
+  test::random_source random(858);
+  auto x = test::random_problem<float>(random, {1, 2, 100, 5, 6}, mask_kind::source, bila::norm::row_sum{1e-6});
+  const auto same = [&](const std::vector<std::int32_t>& offsets, const std::vector<std::int32_t>& lengths) {
+    auto y = x.output();
+    bila::inputs<float> in = x.inputs();
+    in.offsets = offsets, in.lengths = lengths;
+    test::attend<float>({}, bila::form::chunkwise{}, x.mask(), x.norm, in, y.view());
+    return same_bits(y, test::evaluate(bila::form::chunkwise{}, x).y);
+  };
+  x.offsets = {0, 17, 17, 100};
+  CHECK(same({0, 17, 17, 100}, {}));
+  x.offsets.clear(), x.lengths = {41};
+  CHECK(same({}, {41}));
 }
 
 TEMPLATE_TEST_CASE("lengths: each row is its valid part alone, pads are exactly zero and never read", "", float, double) {

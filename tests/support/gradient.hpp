@@ -111,7 +111,7 @@ learned<T> room_for(const lesson<T>& x) {
                 like(x.x.q),
                 like(x.x.k),
                 like(x.x.v),
-                x.has_log_decay() ? tensor<Real>(x.x.gates.extent(0), size.H, x.x.gates.extent(2), 1) : tensor<Real>(),
+                x.has_log_decay() ? tensor<Real>(x.x.gates.extent(0), x.x.gates.extent(1), x.x.gates.extent(2), 1) : tensor<Real>(),
                 tokens,
                 tokens,
                 state_like(x.initial_forward),

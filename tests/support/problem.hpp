@@ -42,7 +42,7 @@ struct problem {
   mask_kind kind;
   any_norm norm;
   tensor<T> q, k, v;
-  tensor<double> gates, other_gates;  // [B, H, L, 1], log decays: per token (or f and b); [1, H, 1, 1] for a fixed mask
+  tensor<double> gates, other_gates;  // [B, H, L, 1], log decays: per token (or f and b); [1, H, 1, 1] for a fixed mask; or H / n
   double scale = 1, diagonal = 1;
   bila::direction direction = bila::direction::both;
   std::vector<index_t> offsets = {}, lengths = {};
@@ -77,13 +77,14 @@ struct problem {
       for (index_t h = 0; h < size.H; ++h)
         for (index_t t = 0; t < size.L; ++t) {
           double f = 0, g = 0;
+          const index_t gate = h / (size.H / gates.extent(1));
           if (kind == mask_kind::fixed) {
-            f = g = gates(0, h, 0);
+            f = g = gates(0, gate, 0);
           } else if (t > 0) {
-            const double own = gates(b, h, t), previous = gates(b, h, t - 1);
+            const double own = gates(b, gate, t), previous = gates(b, gate, t - 1);
             f = kind == mask_kind::source || kind == mask_kind::earlier ? previous : own;
             g = kind == mask_kind::target || kind == mask_kind::earlier ? previous : own;
-            if (kind == mask_kind::two_sided) g = other_gates(b, h, t);
+            if (kind == mask_kind::two_sided) g = other_gates(b, gate, t);
           }
           result.forward.push_back(f);
           result.backward.push_back(g);

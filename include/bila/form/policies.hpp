@@ -17,6 +17,7 @@ struct mask_view {
   const void* mask = nullptr;
   bool gapped = false;  // else pairwise, and `gaps` says nothing
   bila::gap gaps = gap::none;
+  index_t heads = 0;  // that it counts; 0: as many as y has
 
   /// Log decays of gaps [first, first + count) of a batch row, crossed this way; only if it is gapped.
   void (*ask_log_decays)(const void* mask, index_t b, index_t h, direction way, index_t first, index_t count, double* to) = nullptr;
@@ -28,6 +29,7 @@ template <class Kernel, class Mask>
 mask_view view_of_mask(const Mask& mask) {
   mask_view view;
   view.mask = &mask;
+  if constexpr (has_heads<Mask>) view.heads = mask.heads();
   if constexpr (gapped<Mask>) {
     view.gapped = true;
     view.gaps = Mask::gaps;
@@ -47,7 +49,7 @@ mask_view view_of_mask(const Mask& mask) {
 
 /// A mask as one segment of one head sees it: tokens and gaps count from the segment's first token.
 struct head_mask : mask_view {
-  index_t b, h, first;
+  index_t b, h, first;  // h counts the mask's heads
 
   /// Of gaps [t, t + count); log decays up to 1e-6 pass the checks and count as 0.
   void log_decays(direction way, index_t t, index_t count, double* to) const {

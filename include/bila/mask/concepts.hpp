@@ -5,6 +5,7 @@
 
 #include <bila/error.hpp>
 #include <bila/view/direction.hpp>
+#include <bila/view/shape.hpp>
 #include <bila/view/tensor_view.hpp>
 
 #include <algorithm>
@@ -47,6 +48,12 @@ concept checks_itself = requires(const Mask& mask, index_t n) {
   { mask.validate(n, n, n) } -> std::convertible_to<complaint>;
 };
 
+/// A mask whose parameters may have fewer heads than y. They divide y's in contiguous groups, and its `h` counts its own.
+template <class Mask>
+concept has_heads = requires(const Mask& mask) {
+  { mask.heads() } -> std::convertible_to<index_t>;
+};
+
 /// A mask whose parameters are tensors, of which the output may not be a part.
 template <class Mask>
 concept has_parameters = requires(const Mask& mask) {
@@ -75,15 +82,30 @@ concept pulls_back = requires(const Mask& mask, index_t n, double sum, const dou
   mask.pull_back(n, n, n, n, gaps, gaps, to);
 };
 
+/// What log decays are stored in: float, or more. Sixteen bits would not tell a decay of 0.999 from 1.
+template <class T>
+concept log_decay_number = std::same_as<T, float> || std::same_as<T, double>;
+
 namespace detail {
+
+/// How many heads a mask counts, where y has H.
+template <class Mask>
+index_t heads_of(const Mask& mask, index_t H) {
+  if constexpr (has_heads<Mask>)
+    return mask.heads();
+  else
+    return H;
+}
+
+/// Whether groups of heads, of a mask's parameters, make H.
+inline bool makes_groups(index_t heads, index_t H) { return heads == H || (heads > 0 && heads < H && H % heads == 0); }
 
 template <class T>
 complaint check_gates(const char* name, const tensor_view<const T>& x, index_t B, index_t H, index_t L) {
-  if (x.extents != per_axis{B, H, L, 1})
-    return sentence(name, " has shape [", x.extents[0], ", ", x.extents[1], ", ", x.extents[2], ", ", x.extents[3],
-                    "], it must be [", B, ", ", H, ", ", L, ", 1]");
-  if (x.data == nullptr && !x.empty()) return sentence(name, ": the data pointer is null but the shape is not empty");
-  return {};
+  if (x.extents != per_axis{B, x.heads(), L, 1} || !makes_groups(x.heads(), H))
+    return sentence(name, " has shape ", shape_in_words(x), ", it must be [", B, ", ", H, ", ", L,
+                    ", 1], or have heads that divide ", H);
+  return check_view(name, x);
 }
 
 }  // namespace detail

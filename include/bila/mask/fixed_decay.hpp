@@ -10,13 +10,18 @@ namespace bila::inline v0_1::mask {
 
 /// M_ij = lambda^|i-j|, lambda = exp(log_decay) of the head (LION-D, RetNet). Gaps: f_t = b_t = log_decay.
 ///
-/// log_decay: [H], log decay per token, <= 0. Throws when its shape is not [1, H, 1, 1] or a value is positive or NaN.
+/// log_decay: [H], log decay per token, <= 0, or [H / n] for groups of n heads. Throws when its shape is not [1, H, 1, 1] or
+/// [1, H / n, 1, 1], or a value is positive or NaN.
 /// Source: LION (arXiv 2502.16249), the fixed mask; RetNet (arXiv 2307.08621).
 template <class T>
 struct fixed_decay {
+  static_assert(log_decay_number<T>, "bila::mask: log decays are float or double");
+
   tensor_view<const T> log_decay;  // [1, H, 1, 1]
 
   static constexpr gap gaps = gap::per_head;
+
+  BILA_HD index_t heads() const { return log_decay.heads(); }
 
   BILA_HD double log_forward(index_t, index_t h, index_t) const { return log_decay(0, h, 0, 0); }
   BILA_HD double log_backward(index_t, index_t h, index_t) const { return log_decay(0, h, 0, 0); }

@@ -23,17 +23,21 @@ namespace mask {
 ///     later:   f_t = a_t      b_t = a_t         source:  f_t = a_{t-1}  b_t = a_t
 ///     target:  f_t = a_t      b_t = a_{t-1}     earlier: f_t = a_{t-1}  b_t = a_{t-1}
 ///
-/// log_decay: [B, H, L], log decay per token, <= 0; -inf, a gate of exactly zero, cuts. The convention has no default.
-/// Throws when the shape is not [B, H, L, 1] or a value in use is positive or NaN.
+/// log_decay: [B, H, L], log decay per token, <= 0; -inf, a gate of exactly zero, cuts; or [B, H / n, L] for groups of n heads. The
+/// convention has no default. Throws when the shape is not [B, H, L, 1] or [B, H / n, L, 1], or a value in use is positive or NaN.
 /// Source: LION (arXiv 2502.16249), the selective mask.
 template <class T>
 struct selective_decay {
+  static_assert(log_decay_number<T>, "bila::mask: log decays are float or double");
+
   tensor_view<const T> log_decay;  // [B, H, L, 1]
   gate crossing;
 
   constexpr selective_decay(tensor_view<const T> log_gates, gate convention) : log_decay(log_gates), crossing(convention) {}
 
   static constexpr gap gaps = gap::per_token;
+
+  BILA_HD index_t heads() const { return log_decay.heads(); }
 
   BILA_HD double log_forward(index_t b, index_t h, index_t t) const { return log_decay(b, h, token(direction::forward, t), 0); }
   BILA_HD double log_backward(index_t b, index_t h, index_t t) const { return log_decay(b, h, token(direction::backward, t), 0); }

@@ -11,19 +11,27 @@ namespace bila::inline v0_1::mask {
 /// The gaps themselves: M_ij = exp(f_{j+1} + ... + f_i) below the diagonal, exp(b_{i+1} + ... + b_j) above it.
 ///
 /// log_forward f, log_backward b: [B, H, L], log decay of gap t, between tokens t-1 and t, <= 0; -inf cuts; entry 0 is not used.
-/// Throws when a shape is not [B, H, L, 1] or a value in use is positive or NaN.
+/// Both may have H / n heads, for groups of n heads. Throws when a shape is not [B, H, L, 1] or [B, H / n, L, 1], or a value in use
+/// is positive or NaN.
 template <class T>
 struct two_sided {
+  static_assert(log_decay_number<T>, "bila::mask: log decays are float or double");
+
   tensor_view<const T> forward_gaps, backward_gaps;  // [B, H, L, 1]
 
   static constexpr gap gaps = gap::per_token;
+
+  BILA_HD index_t heads() const { return forward_gaps.heads(); }
 
   BILA_HD double log_forward(index_t b, index_t h, index_t t) const { return forward_gaps(b, h, t, 0); }
   BILA_HD double log_backward(index_t b, index_t h, index_t t) const { return backward_gaps(b, h, t, 0); }
 
   complaint validate(index_t B, index_t H, index_t L) const {
     complaint wrong = detail::check_gates("log_forward", forward_gaps, B, H, L);
-    return wrong.empty() ? detail::check_gates("log_backward", backward_gaps, B, H, L) : wrong;
+    if (wrong.empty()) wrong = detail::check_gates("log_backward", backward_gaps, B, H, L);
+    if (wrong.empty() && forward_gaps.heads() != backward_gaps.heads())
+      return sentence("log_forward has ", forward_gaps.heads(), " heads but log_backward has ", backward_gaps.heads());
+    return wrong;
   }
   std::string parameter_of(direction way, index_t b, index_t h, index_t t) const {
     return sentence(way == direction::forward ? "log_forward" : "log_backward", "[b = ", b, ", h = ", h, ", t = ", t, "]");

@@ -4,15 +4,18 @@
 
 #include <bila/error.hpp>
 #include <bila/view/direction.hpp>
+#include <bila/view/index_list.hpp>
 #include <bila/view/overlap.hpp>
 #include <bila/view/segments.hpp>
+#include <bila/view/shape.hpp>
 #include <bila/view/state.hpp>
 #include <bila/view/storage.hpp>
 #include <bila/view/tensor_view.hpp>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
-#include <span>
-#include <string_view>
+#include <cstddef>
 
 namespace bila::inline v0_1 {
 
@@ -21,7 +24,8 @@ namespace bila::inline v0_1 {
 ///     [N_i, Z_i] = sum_j scale (q_i . k_j) M_ij [v_j, 1],   M_ii = diagonal
 ///
 /// Shapes: q [B, Hq, L, Dk], k [B, Hk, L, Dk], v [B, Hv, L, Dv], feature-mapped already. With H the heads of the output, Hq, Hk
-/// and Hv each divide H, and head h reads head h / (H / Hx) of x. A stride of zero broadcasts.
+/// and Hv each divide H, and head h reads head h / (H / Hx) of x. A stride of zero broadcasts. The numbers are not looked at: a NaN
+/// in them gives NaN.
 /// Source: LION (arXiv 2502.16249), the masked form Y = norm((Q K^T) o M) V.
 template <class T>
 struct inputs {
@@ -29,8 +33,8 @@ struct inputs {
   double scale = 1;     // of the scores
   double diagonal = 1;  // weight of a token on itself: 1 LION, 2 an uncorrected double scan, 0 strict
   bila::direction direction = bila::direction::both;
-  std::span<const index_t> offsets = {};          // packed segments [offsets[n], offsets[n+1]) of the one batch row
-  std::span<const index_t> lengths = {};          // valid tokens of each batch row; the rest is never read, and y = 0 there
+  index_list offsets = {};                        // packed segments [offsets[n], offsets[n+1]) of the one batch row
+  index_list lengths = {};                        // valid tokens of each batch row; the rest is never read, and y = 0 there
   state<const real_of<T>> initial_forward = {};   // what comes before the first token of each sequence
   state<const real_of<T>> initial_backward = {};  // what comes after its last
 };
@@ -40,9 +44,9 @@ inputs(tensor_view<T>, tensor_view<U>, tensor_view<V>) -> inputs<std::remove_con
 
 /// What attention writes. Only y is required: an empty view is not written.
 ///
-/// row_sum: [B, H, L, 1], the unscaled Z, written for norms that use it; all that a gradient needs saved besides y. final_forward
-/// is the state after each sequence's last token, final_backward the one at its first: what the next piece takes as its initial
-/// state.
+/// row_sum: [B, H, L, 1], the unscaled Z; all that a gradient needs saved besides y. A norm that uses no row sum, norm::none,
+/// leaves it as it is. final_forward is the state after each sequence's last token, final_backward the one at its first: what the
+/// next piece takes as its initial state.
 template <class T>
 struct outputs {
   tensor_view<T> y;  // [B, H, L, Dv]
@@ -69,13 +73,6 @@ index_t sequences_of(const inputs<T>& in, const geometry& size) {
 
 namespace detail {
 
-template <class T>
-complaint check_extents(const char* name, const tensor_view<T>& x, per_axis wanted) {
-  if (x.data == nullptr || x.extents == wanted) return {};
-  return sentence(name, " has shape ", shape_in_words(x), ", it must be [", wanted[0], ", ", wanted[1], ", ", wanted[2], ", ",
-                  wanted[3], "]");
-}
-
 /// `name` is that of the state, its parts are added.
 template <class T>
 complaint check_state(const char* name, const state<T>& x, index_t sequences, const geometry& size) {
@@ -84,17 +81,6 @@ complaint check_state(const char* name, const state<T>& x, index_t sequences, co
        {check_extents(".S", x.S, {sequences, size.H, size.Dk, size.Dv}), check_extents(".z", x.z, {sequences, size.H, size.Dk, 1}),
         check_extents(".log_decay", x.log_decay, {sequences, size.H, 1, 1})})
     if (!wrong.empty()) return name + wrong;
-  return {};
-}
-
-template <class T>
-complaint check_view(const char* name, const tensor_view<T>& x) {
-  static constexpr const char* axes[] = {"batch", "head", "length", "feature"};
-  for (std::size_t axis = 0; axis < 4; ++axis)
-    if (x.extents[axis] < 0)
-      return sentence(name, ": the extent of axis ", axes[axis], " is ", x.extents[axis], ", it must be >= 0");
-  if (x.data == nullptr && !x.empty())
-    return sentence(name, ": the data pointer is null but the shape is ", shape_in_words(x), ", which is not empty");
   return {};
 }
 
@@ -132,18 +118,20 @@ complaint check_offsets(const inputs<T>& in, index_t B, index_t L) {
   const auto& offsets = in.offsets;
   if (B != 1) return sentence("offsets: packed segments need a batch size of 1, it is ", B);
   if (offsets.size() < 2) return sentence("offsets: needs at least 2 entries, it has ", offsets.size());
-  if (offsets.front() != 0) return sentence("offsets[0] = ", offsets.front(), ", it must be 0");
+  if (offsets[0] != 0) return sentence("offsets[0] = ", offsets[0], ", it must be 0");
   for (std::size_t n = 1; n < offsets.size(); ++n)
     if (offsets[n] < offsets[n - 1])
       return sentence("offsets[", n, "] = ", offsets[n], " is below offsets[", n - 1, "] = ", offsets[n - 1],
                       ": they must not decrease");
-  if (offsets.back() != L)
-    return sentence("offsets[", offsets.size() - 1, "] = ", offsets.back(), ", the last one must be the length ", L);
+  const std::size_t last = offsets.size() - 1;
+  if (offsets[last] != L) return sentence("offsets[", last, "] = ", offsets[last], ", the last one must be the length ", L);
   return {};
 }
 
 template <class T>
 complaint check_lengths(const inputs<T>& in, index_t B, index_t L) {
+  if (in.k.length() != L)
+    return sentence("lengths: k has length ", in.k.length(), " but q has ", L, ": cross attention does not take lengths");
   if (!in.offsets.empty()) return sentence("lengths: both offsets and lengths are given, a call takes one of them");
   if (static_cast<index_t>(in.lengths.size()) != B)
     return sentence("lengths: has ", in.lengths.size(), " entries but the batch size is ", B);
@@ -168,32 +156,26 @@ std::array<named_tensor, 3> read_by(const inputs<T>& in) {
   return {{{"q", footprint(in.q)}, {"k", footprint(in.k)}, {"v", footprint(in.v)}}};
 }
 
+/// What is read before a sequence starts, in either direction: a final state may take the initial one's place in memory.
 template <class T>
-std::array<named_tensor, 3> parts_of(const state<T>& x, const char* S, const char* z, const char* log_decay) {
-  return {{{S, footprint(x.S)}, {z, footprint(x.z)}, {log_decay, footprint(x.log_decay)}}};
+std::array<named_tensor, 6> initial_states_of(const inputs<T>& in) {
+  const auto &f = in.initial_forward, &b = in.initial_backward;
+  return {{{"initial_forward.S", footprint(f.S), "final_forward.S"},
+           {"initial_forward.z", footprint(f.z), "final_forward.z"},
+           {"initial_forward.log_decay", footprint(f.log_decay)},
+           {"initial_backward.S", footprint(b.S), "final_backward.S"},
+           {"initial_backward.z", footprint(b.z), "final_backward.z"},
+           {"initial_backward.log_decay", footprint(b.log_decay)}}};
 }
 
-template <class T>
-std::array<named_tensor, 3> initial_forward_parts(const inputs<T>& in) {
-  return parts_of(in.initial_forward, "initial_forward.S", "initial_forward.z", "initial_forward.log_decay");
-}
-
-template <class T>
-std::array<named_tensor, 3> initial_backward_parts(const inputs<T>& in) {
-  return parts_of(in.initial_backward, "initial_backward.S", "initial_backward.z", "initial_backward.log_decay");
-}
-
-/// A final state may take the place of the initial one of its own direction, S for S and z for z; no output lies on another state.
-template <class T>
-complaint check_states_apart(const inputs<T>& in, const outputs<T>& out) {
-  for (const named_tensor& written : written_to(out))
-    for (const auto& parts : {initial_forward_parts(in), initial_backward_parts(in)})
-      for (const named_tensor& read : parts) {
-        const std::string_view to(written.name), from(read.name);
-        const bool in_place = to.substr(0, 5) == "final" && to.substr(5) == from.substr(7);  // "_forward.S" and so on
-        if (!in_place && may_overlap(written.memory, read.memory)) return sentence(to, " overlaps ", from, " in memory");
-      }
-  return {};
+/// What is computed for each pair of numbers, or kept, must be countable.
+inline complaint check_work(const geometry& size) {
+  const auto at_least_1 = [](index_t n) { return (std::max)(static_cast<double>(n), 1.0); };
+  const double work =
+      at_least_1(size.B) * at_least_1(size.H) * at_least_1((std::max)(size.L, size.Lk)) * at_least_1(size.Dk) * at_least_1(size.Dv);
+  if (work <= 0x1p52) return {};
+  return sentence("y has shape [", size.B, ", ", size.H, ", ", size.L, ", ", size.Dv, "] and k has length ", size.Lk, " and width ",
+                  size.Dk, ": their product is above 2^52");
 }
 
 }  // namespace detail
@@ -206,6 +188,7 @@ complaint validate(const inputs<T>& in, const tensor_view<Out>& y) {
        {detail::check_view("q", in.q), detail::check_view("k", in.k), detail::check_view("v", in.v), detail::check_view("y", y)})
     if (!wrong.empty()) return wrong;
   if (const complaint wrong = detail::check_shapes(in, y); !wrong.empty()) return wrong;
+  if (const complaint wrong = detail::check_work(geometry_of(in, y)); !wrong.empty()) return wrong;
   if (!std::isfinite(in.scale)) return sentence("scale = ", in.scale, ", it must be finite");
   if (!std::isfinite(in.diagonal)) return sentence("diagonal = ", in.diagonal, ", it must be finite");
   if (!in.lengths.empty())
@@ -230,8 +213,9 @@ complaint validate(const inputs<T>& in, const outputs<T>& out) {
            detail::check_state("final_backward", out.final_backward, sequences_of(in, size), size),
        })
     if (!wrong.empty()) return wrong;
-  complaint wrong = detail::check_overlaps(detail::written_to(out), detail::read_by(in));
-  return wrong.empty() ? detail::check_states_apart(in, out) : wrong;
+  const auto written = detail::written_to(out);
+  complaint wrong = detail::check_overlaps(written, detail::read_by(in));
+  return wrong.empty() ? detail::check_apart(written, detail::initial_states_of(in)) : wrong;
 }
 
 /// The segments that the inputs are cut into: packed ones, valid prefixes, or whole rows.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bila/error.hpp>
+#include <bila/view/shape.hpp>
 #include <bila/view/tensor_view.hpp>
 
 #include <algorithm>
@@ -11,44 +12,40 @@
 #include <cstdlib>
 #include <numeric>
 #include <span>
+#include <string_view>
 #include <utility>
 
 namespace bila::inline v0_1::detail {
 
-template <class T>
-std::string shape_in_words(const tensor_view<T>& x) {
-  return sentence("[", x.extents[0], ", ", x.extents[1], ", ", x.extents[2], ", ", x.extents[3], "]");
-}
-
-/// Where a tensor lies in memory, its type forgotten.
+/// Where a tensor that passed check_view lies in memory, its type forgotten.
 struct footprint {
-  std::intptr_t data = 0;
-  per_axis extents{}, strides{};  // strides in bytes
-  index_t size = 0;                             // bytes of an element
+  index_t data = 0;
+  per_axis extents{}, strides{};  // strides in bytes, 0 where there is nowhere to go
+  index_t size = 0;               // bytes of an element
 
   footprint() = default;
 
   template <class T>
   explicit footprint(const tensor_view<T>& x)
-      : data(reinterpret_cast<std::intptr_t>(x.data)),
+      : data(static_cast<index_t>(reinterpret_cast<std::uintptr_t>(x.data))),
         extents(x.extents),
-        strides(x.strides),
         size(static_cast<index_t>(sizeof(T))) {
-    for (index_t& stride : strides) stride *= size;
+    for (std::size_t axis = 0; axis < 4; ++axis) strides[axis] = extents[axis] > 1 ? x.strides[axis] * size : 0;
     if (x.data == nullptr) extents = {};
   }
 
   bool empty() const { return std::find(extents.begin(), extents.end(), 0) != extents.end(); }
+
+  friend bool operator==(const footprint&, const footprint&) = default;
 };
 
 inline std::string strides_in_words(const footprint& x) {
-  const auto in_elements = [&x](std::size_t axis) { return x.strides[axis] / x.size; };
-  return sentence("[", in_elements(0), ", ", in_elements(1), ", ", in_elements(2), ", ", in_elements(3), "]");
+  return numbers_in_words({x.strides[0] / x.size, x.strides[1] / x.size, x.strides[2] / x.size, x.strides[3] / x.size});
 }
 
 /// Half-open range of addresses that a non-empty tensor touches.
 struct address_range {
-  std::intptr_t first, last;
+  index_t first, last;
 };
 
 inline address_range addresses_of(const footprint& x) {
@@ -75,52 +72,85 @@ inline bool shares_memory_with_itself(const footprint& x) {
   return false;
 }
 
-/// Whether the blocks that the strides of at most `limit` bytes span lie apart within the common divisor of all longer strides.
-inline bool interleaved(const footprint& x, const footprint& y, index_t limit) {
-  index_t period = 0;
-  const auto block = [&period, limit](footprint view) {
-    for (std::size_t axis = 0; axis < 4; ++axis) {
-      if (view.extents[axis] <= 1 || std::abs(view.strides[axis]) <= limit) continue;
-      period = std::gcd(period, view.strides[axis]);
-      view.extents[axis] = 1;
-    }
-    return addresses_of(view);
-  };
-  const address_range a = block(x), b = block(y);
-  if (period == 0) return false;
-  const index_t distance = ((b.first - a.first) % period + period) % period;  // from a block of x up to the next of y
-  return distance >= a.last - a.first && period - distance >= b.last - b.first;
+/// A stride by which two elements, one of either tensor, lie apart: from least to most times.
+struct step {
+  index_t stride, least, most;
+};
+
+/// Whether steps, longest first, can add up to a distance in [low, high]. Says yes if more than `patience` tries do not tell.
+///
+/// However the steps are cut in two, the longer ones add up to a multiple of their common divisor, the others to no more than their
+/// ends. Where that leaves a doubt the longest step is tried in turn: few of its multiples are within reach of the others.
+inline bool may_reach(std::span<const step> steps, index_t low, index_t high, int& patience) {
+  if (--patience < 0) return true;
+  const auto below = [](index_t a, index_t b) { return a / b - (a % b < 0 ? 1 : 0); };  // floor(a / b)
+  index_t first = 0, last = 0, divisor = 0;                                             // of the longest step
+  for (std::size_t n = 0; n <= steps.size(); ++n) {
+    index_t from = low, to = high;  // where the n longer ones must go
+    for (const step& other : steps.subspan(n)) from -= other.stride * other.most, to -= other.stride * other.least;
+    if (n > 0) divisor = std::gcd(divisor, steps[n - 1].stride);
+    if (n == 0 ? from > 0 || to < 0 : below(to, divisor) * divisor < from) return false;
+    if (n == 1) first = (std::max)(steps[0].least, -below(-from, divisor)), last = (std::min)(steps[0].most, below(to, divisor));
+  }
+  if (steps.empty()) return true;
+  for (index_t times = first; times <= last; ++times) {
+    const index_t there = steps[0].stride * times;
+    if (may_reach(steps.subspan(1), low - there, high - there, patience)) return true;
+  }
+  return false;
 }
 
 /// False only if the two provably share no byte: their ranges are apart, or they are interleaved like q, k and v in one packed
-/// buffer.
+/// buffer, by heads, tokens or features.
 inline bool may_overlap(const footprint& x, const footprint& y) {
   if (x.empty() || y.empty()) return false;
   const address_range a = addresses_of(x), b = addresses_of(y);
   if (a.last <= b.first || b.last <= a.first) return false;
-  for (const footprint* view : {&x, &y})
-    for (const index_t stride : view->strides)
-      if (interleaved(x, y, std::abs(stride))) return false;
-  return true;
+  std::array<step, 8> steps{};
+  std::size_t count = 0;
+  const auto add = [&](index_t stride, index_t least, index_t most) {
+    if (stride == 0) return;
+    if (stride < 0) stride = -stride, std::swap(least, most), least = -least, most = -most;
+    const auto known = std::find_if(steps.begin(), steps.end(), [stride](const step& s) { return s.stride == stride; });
+    step& to = known == steps.end() ? steps[count++] : *known;
+    to = {stride, to.least + least, to.most + most};
+  };
+  for (std::size_t axis = 0; axis < 4; ++axis) {
+    add(y.strides[axis], 0, y.extents[axis] - 1);
+    add(x.strides[axis], 1 - x.extents[axis], 0);
+  }
+  std::sort(steps.begin(), steps.end(), [](const step& s, const step& t) { return s.stride > t.stride; });
+  const index_t apart = y.data - x.data;  // an element of y meets one of x if it lies from 1 - y.size to x.size - 1 bytes behind it
+  int patience = 1000;
+  return may_reach({steps.data(), count}, 1 - y.size - apart, x.size - 1 - apart, patience);
 }
 
 /// A tensor of a call and its name in the error.
 struct named_tensor {
   const char* name;
   footprint memory;
+  std::string_view replaced_by = {};  // of what is read: the output that may take its exact place, number for number
 };
 
 using named_tensors = std::span<const named_tensor>;
+
+/// No output may overlap an input.
+inline complaint check_apart(named_tensors outputs, named_tensors inputs) {
+  for (const named_tensor& out : outputs)
+    for (const named_tensor& in : inputs)
+      if (!(in.memory == out.memory && in.replaced_by == out.name) && may_overlap(out.memory, in.memory))
+        return sentence(out.name, " overlaps ", in.name, " in memory");
+  return {};
+}
 
 /// No output may overlap itself, an input, or another output.
 inline complaint check_overlaps(named_tensors outputs, named_tensors inputs) {
   for (const named_tensor& out : outputs) {
     if (shares_memory_with_itself(out.memory))
       return sentence(out.name, ": two of its elements share memory (strides ", strides_in_words(out.memory), ")");
-    for (const named_tensor& in : inputs)
-      if (may_overlap(out.memory, in.memory)) return sentence(out.name, " overlaps ", in.name, " in memory");
-    for (const named_tensor& other : outputs)
-      if (&other < &out && may_overlap(out.memory, other.memory)) return sentence(out.name, " overlaps ", other.name, " in memory");
+    if (complaint wrong = check_apart({&out, 1}, inputs); !wrong.empty()) return wrong;
+    if (complaint wrong = check_apart({&out, 1}, outputs.first(static_cast<std::size_t>(&out - outputs.data()))); !wrong.empty())
+      return wrong;
   }
   return {};
 }

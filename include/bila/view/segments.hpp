@@ -2,9 +2,8 @@
 // Segments: the ranges of tokens that see each other. Boundaries are data, never gates of a model (math: gaps of -inf both ways).
 #pragma once
 
+#include <bila/view/index_list.hpp>
 #include <bila/view/tensor_view.hpp>
-
-#include <span>
 
 namespace bila::inline v0_1 {
 
@@ -14,7 +13,7 @@ struct segment {
 };
 
 struct segments {
-  std::span<const index_t> offsets, lengths;
+  index_list offsets, lengths;
   index_t L;
 
   /// Segments per batch row.

@@ -54,22 +54,39 @@ struct tensor_view {
   }
 };
 
+namespace detail {
+
+/// a b, which wraps around: a shape that large is refused where the view is used.
+BILA_HD constexpr index_t times(index_t a, index_t b) {
+  return static_cast<index_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+}
+
+}  // namespace detail
+
 /// View of a contiguous [batch, head, length, feature] tensor.
 template <class T>
 BILA_HD constexpr tensor_view<T> bhld(T* data, index_t B, index_t H, index_t L, index_t D) {
-  return {data, {B, H, L, D}, {H * L * D, L * D, D, 1}};
+  const index_t head = detail::times(L, D);
+  return {data, {B, H, L, D}, {detail::times(H, head), head, D, 1}};
 }
 
 /// The same four axes over memory laid out [batch, length, head, feature].
 template <class T>
 BILA_HD constexpr tensor_view<T> blhd(T* data, index_t B, index_t L, index_t H, index_t D) {
-  return {data, {B, H, L, D}, {L * H * D, D, H * D, 1}};
+  const index_t token = detail::times(H, D);
+  return {data, {B, H, L, D}, {detail::times(L, token), D, token, 1}};
 }
 
 /// One number per token, such as a gate: contiguous [batch, head, length].
 template <class T>
 BILA_HD constexpr tensor_view<T> bhl(T* data, index_t B, index_t H, index_t L) {
-  return {data, {B, H, L, 1}, {H * L, L, 1, 1}};
+  return {data, {B, H, L, 1}, {detail::times(H, L), L, 1, 1}};
+}
+
+/// The same over memory laid out [batch, length, head].
+template <class T>
+BILA_HD constexpr tensor_view<T> blh(T* data, index_t B, index_t L, index_t H) {
+  return {data, {B, H, L, 1}, {detail::times(L, H), 1, H, 1}};
 }
 
 /// One number per head: contiguous [head].

@@ -191,7 +191,29 @@ TEST_CASE("the gradient over whole tensors is the adjoint, row by row, and overw
   }
 }
 
-TEST_CASE("features refuse shapes that disagree, null data and overlap") {
+TEMPLATE_TEST_CASE("in place the numbers are the same", "", float, double, bila::bf16, bila::f16) {
+  test::random_source random(4207);
+  const feature::silu_norm map;
+  test::tensor<double> numbers(2, 3, 5, 4), slopes(2, 3, 5, 4);
+  numbers.fill_uniform(random, -2, 2), slopes.fill_uniform(random, -1, 1);
+  for (const auto where : test::all_layouts) {
+    const auto x = test::converted<TestType>(numbers).laid_out(where), g = test::converted<TestType>(slopes).laid_out(where);
+    test::tensor<TestType> phi(2, 3, 5, 4), dx(2, 3, 5, 4);
+    bila::features(bila::cpu{}, map, x.view(), phi.view());
+    bila::features_gradient(bila::cpu{}, map, x.view(), g.view(), dx.view());
+    for (const int threads : {1, 3}) {
+      auto to = x, over_x = x, over_g = g;
+      bila::features(bila::cpu{.threads = threads}, map, to.view(), to.view());
+      CHECK((same_bits(to, phi) && to.intact()));
+      bila::features_gradient(bila::cpu{.threads = threads}, map, over_x.view(), g.view(), over_x.view());
+      CHECK((same_bits(over_x, dx) && over_x.intact()));
+      bila::features_gradient(bila::cpu{.threads = threads}, map, x.view(), over_g.view(), over_g.view());
+      CHECK((same_bits(over_g, dx) && over_g.intact()));
+    }
+  }
+}
+
+TEST_CASE("features refuse shapes that disagree, null data and overlap in part") {
   std::vector<double> x(1000), y(1000);
   const bila::cpu backend;
   const auto call = [&](const bila::tensor_view<const double>& from, const bila::tensor_view<double>& to) {
@@ -202,11 +224,22 @@ TEST_CASE("features refuse shapes that disagree, null data and overlap") {
                       {"phi", "[1, 2, 3, 20]", "[1, 2, 3, 21]"}));
   CHECK(test::has_all(call({nullptr, {1, 2, 3, 4}, {24, 12, 4, 1}}, bila::bhld(y.data(), 1, 2, 3, 21)), {"x", "null"}));
   CHECK(test::has_all(call(bila::bhld(x.data(), 1, 2, 3, 4), bila::bhld(x.data(), 1, 2, 3, 21)), {"phi", "x", "overlap"}));
+  CHECK(test::has_all(call(bila::bhld(x.data(), 1, 1, 1, index_t{1} << 40), bila::bhld(y.data(), 1, 1, 1, 1)),
+                      {"x has width", "2^30"}));
+  CHECK(test::has_all(call(bila::bhld(x.data(), 1, index_t{1} << 62, 1, 1), bila::bhld(y.data(), 1, 1, 1, 1)),
+                      {"x has shape", "2^48"}));
   CHECK(test::has_all(test::refusal([&] {
                         bila::features_gradient(backend, feature::taylor{}, bila::bhld(x.data(), 1, 2, 3, 4),
                                                 bila::bhld(y.data(), 1, 2, 3, 21), bila::bhld(y.data(), 1, 2, 3, 4));
                       }),
                       {"dx", "dphi", "overlap"}));
+  const auto same_width = [&](index_t at, bila::per_axis strides) {
+    const bila::tensor_view<double> to{x.data() + at, {1, 2, 3, 4}, strides};
+    return test::refusal([&] { bila::features(backend, feature::identity{}, bila::bhld(x.data(), 1, 2, 3, 4), to); });
+  };
+  CHECK(same_width(0, {24, 12, 4, 1}).empty());
+  CHECK(test::has_all(same_width(1, {24, 12, 4, 1}), {"phi overlaps x"}));
+  CHECK(test::has_all(same_width(0, {24, 4, 8, 1}), {"phi overlaps x"}));
   CHECK(test::has_all(test::refusal([&] {
                         std::vector<double> dx(24);
                         bila::features_gradient(backend, feature::taylor{}, bila::bhld(x.data(), 1, 2, 3, 4),

@@ -67,6 +67,7 @@ TEST_CASE("only a mask without gaps does not order the tokens") {
 TEST_CASE("what a mask may offer besides") {
   using namespace bila;
   STATIC_REQUIRE((checks_itself<mask::fixed_decay<float>> && !checks_itself<own_gaps>));
+  STATIC_REQUIRE((has_heads<mask::two_sided<float>> && !has_heads<mask::all_ones> && !has_heads<own_gaps>));
   STATIC_REQUIRE((has_parameters<mask::two_sided<float>> && !has_parameters<window>));
   STATIC_REQUIRE((names_parameters<mask::selective_decay<float>> && !names_parameters<own_gaps>));
 }

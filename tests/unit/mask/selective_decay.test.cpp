@@ -145,7 +145,8 @@ TEST_CASE("shape and names") {
   CHECK(mask.validate(2, 3, 4).empty());
   CHECK(has_all(mask.validate(2, 3, 5), {"log_decay", "[2, 3, 4, 1]", "[2, 3, 5, 1]"}));
   CHECK(has_all(mask.validate(1, 3, 4), {"log_decay", "[2, 3, 4, 1]", "[1, 3, 4, 1]"}));
-  CHECK(has_all(mask.validate(2, 6, 4), {"log_decay", "[2, 3, 4, 1]", "[2, 6, 4, 1]"}));
+  CHECK(has_all(mask.validate(2, 7, 4), {"log_decay", "[2, 3, 4, 1]", "[2, 7, 4, 1]"}));
+  CHECK(mask.validate(2, 6, 4).empty());  // each of its heads serves two
   const bila::mask::selective_decay null{bila::bhl(static_cast<double*>(nullptr), 2, 3, 4), gate::source};
   CHECK(has_all(null.validate(2, 3, 4), {"log_decay", "null"}));
   CHECK(mask.parameter_of(bila::direction::forward, 1, 2, 3) == "log_decay[b = 1, h = 2, t = 2]");  // the token that is left

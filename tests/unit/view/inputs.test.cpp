@@ -134,6 +134,11 @@ TEST_CASE("lengths are one per batch row, from 0 to the length, and exclude offs
   CHECK(has_all(padded({6, 6, 6}), {"lengths", "3", "2"}));
   CHECK(has_all(padded({6, 7}), {"lengths[1] = 7", "0..6"}));
   CHECK(has_all(padded({-1, 6}), {"lengths[0] = -1", "0..6"}));
+  const std::vector<std::int32_t> narrow{6, 7};
+  CHECK(has_all(after([&](call& x) { x.in.lengths = narrow; }), {"lengths[1] = 7", "0..6"}));
+  const std::vector<index_t> of_keys{10, 10};  // in cross attention they would be right for neither (U41)
+  CHECK(has_all(after([&](call& x) { x.in.k.extents[2] = x.in.v.extents[2] = 10, x.in.lengths = of_keys; }),
+                {"lengths", "k has length 10", "q has 6"}));
   const std::vector<index_t> lengths{6, 6}, offsets{0, 6};
   CHECK(has_all(after([&](call& x) { x.in.lengths = lengths, x.in.offsets = offsets; }), {"lengths", "offsets", "both"}));
 }
@@ -208,7 +213,80 @@ TEST_CASE("what is written shares memory with nothing else that is") {
                 }),
                 {"final_forward.z overlaps row_sum"}));
   CHECK(has_all(after([&](call& x) { x.row_sum = bila::bhld(x.k_memory.data(), B, H, L, 1); }), {"row_sum overlaps k"}));
-  CHECK(after([&](call& x) { x.in.initial_forward = {S, z}, x.final_forward = {S, z}; }).empty());  // a state may be replaced
+}
+
+TEST_CASE("a final state takes the initial one's very place, and no other that overlaps it (F4)") {
+  using test::has_all;
+  std::vector<float> memory(3 * B * H * Dk * Dv), sums(memory);
+  const auto S = bila::bhld(memory.data(), B, H, Dk, Dv), z = bila::bhld(sums.data(), B, H, Dk, 1);
+  const auto replaced_by = [&](const bila::state<float>& final) {
+    return after([&](call& x) { x.in.initial_forward = {S, z}, x.final_forward = final; });
+  };
+  CHECK(replaced_by({S, z}).empty());
+  auto other = S;
+  other.strides[0] = 12345, other.extents[0] = 1;  // a stride that is never walked
+  CHECK(after([&](call& x) {
+          for (auto* view : {&x.in.q, &x.in.k, &x.in.v}) view->extents[0] = 1;
+          x.y.extents[0] = 1;
+          x.in.initial_backward.S = bila::bhld(memory.data(), 1, H, Dk, Dv), x.final_backward.S = other;
+        }).empty());
+  for (const index_t by : {index_t{1}, Dv, Dk * Dv, H * Dk * Dv})  // a number, a row, a head, a sequence further on
+    CHECK(has_all(replaced_by({bila::bhld(memory.data() + by, B, H, Dk, Dv), z}), {"final_forward.S overlaps initial_forward.S"}));
+  CHECK(has_all(replaced_by({{memory.data(), {B, H, Dk, Dv}, {H * Dk * Dv, Dk * Dv, 1, Dk}}, z}), {"final_forward.S overlaps"}));
+  CHECK(has_all(replaced_by({S, bila::bhld(sums.data() + Dk, B, H, Dk, 1)}), {"final_forward.z overlaps initial_forward.z"}));
+  CHECK(has_all(replaced_by({bila::bhld(sums.data(), B, H, Dk, Dv), bila::bhld(memory.data(), B, H, Dk, 1)}),
+                {"final_forward.S overlaps initial_forward.z"}));
+  CHECK(has_all(replaced_by({S, bila::bhld(memory.data(), B, H, Dk, 1)}), {"final_forward.z overlaps final_forward.S"}));
+  CHECK(has_all(after([&](call& x) {
+                  x.in.initial_forward = {S, z}, x.final_backward = {S, z};
+                }),
+                {"final_backward.S overlaps initial_forward.S"}));
+  auto decays = bila::state<float>{S, z, bila::bhld(sums.data() + 100, B, H, 1, 1)};
+  CHECK(has_all(after([&](call& x) {
+                  x.in.initial_forward = decays, x.final_forward = {S, bila::bhld(sums.data() + 100, B, H, Dk, 1)};
+                }),
+                {"final_forward.z overlaps initial_forward.log_decay"}));
+}
+
+TEST_CASE("sizes that no memory can hold are refused, however they broadcast, and name the tensor (F5)") {
+  using test::has_all;
+  constexpr index_t far = index_t{1} << 62, long_ = index_t{1} << 40, most = std::numeric_limits<index_t>::max();
+  const auto spoil = [](auto change) {
+    return after([&](call& x) {
+      for (auto* view : {&x.in.q, &x.in.k, &x.in.v}) change(view->extents, view->strides = {});
+      change(x.y.extents, x.y.strides = {});
+    });
+  };
+  for (std::size_t axis = 0; axis < 4; ++axis) {
+    const auto all = [axis](index_t extent) { return [=](bila::per_axis& extents, bila::per_axis&) { extents[axis] = extent; }; };
+    for (const index_t extent : {far, most, index_t{1} << 48}) CHECK(has_all(spoil(all(extent)), {"q has shape", "2^48 numbers"}));
+  }
+  CHECK(has_all(spoil([](auto& extents, auto&) { extents[0] = extents[2] = long_; }), {"q has shape", "2^48"}));
+  CHECK(has_all(spoil([](auto& extents, auto&) { extents[2] = 0, extents[0] = extents[1] = long_; }), {"q has shape", "2^48"}));
+  CHECK(has_all(after([](call& x) { x.in.k.strides[2] = far; }), {"k has strides", "4611686018427387904", "2^48"}));
+  CHECK(has_all(after([](call& x) { x.in.v.strides[1] = -far; }), {"v has strides", "-4611686018427387904", "2^48"}));
+  for (const index_t stride : {most, std::numeric_limits<index_t>::min()})
+    CHECK(has_all(after([stride](call& x) { x.y.strides[3] = stride; }), {"y has strides", "2^48"}));
+  CHECK(after([](call& x) {
+          for (auto* view : {&x.in.q, &x.in.k, &x.in.v}) view->extents[0] = 1, view->strides[0] = most;
+          x.y.extents[0] = 1, x.y.strides[0] = std::numeric_limits<index_t>::min();  // strides that are never walked
+        }).empty());
+
+  std::vector<float> memory(2 * H * Dk * Dv);
+  const auto S = bila::bhld(memory.data(), B, H, Dk, Dv), z = bila::bhld(memory.data() + 60, B, H, Dk, 1);
+  const auto bent = [](auto x) { return x.strides[2] = far, x; };
+  CHECK(has_all(after([&](call& x) { x.row_sum = bent(bila::bhl(memory.data(), B, H, L)); }), {"row_sum has strides"}));
+  CHECK(has_all(after([&](call& x) { x.final_forward = {bent(S), z}; }), {"final_forward.S has strides"}));
+  CHECK(has_all(after([&](call& x) { x.in.initial_backward = {S, bent(z)}; }), {"initial_backward.z has strides"}));
+  // Each tensor alone can be had, but not a state of a head.
+  CHECK(has_all(after([](call& x) {
+                  for (auto* view : {&x.in.q, &x.in.k, &x.in.v}) view->strides = {}, view->extents = {1, 1, 0, long_};
+                  x.y.strides = {}, x.y.extents = {1, 1, 0, long_};
+                }),
+                {"y has shape [1, 1, 0, 1099511627776]", "width 1099511627776", "2^52"}));
+  // The builders may be asked for such shapes too.
+  CHECK(has_all(after([](call& x) { x.in.q = bila::bhld(x.q_memory.data(), long_, long_, long_, far); }), {"q has shape", "2^48"}));
+  CHECK(has_all(after([](call& x) { x.in.q = bila::blhd(x.q_memory.data(), long_, long_, long_, far); }), {"q has shape", "2^48"}));
 }
 
 TEST_CASE("inputs may share memory among themselves") {

@@ -6,8 +6,8 @@
 
 #include <bila/view/overlap.hpp>
 
-#include <array>
-#include <set>
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 namespace {
@@ -23,26 +23,31 @@ bool may_overlap(const tensor_view<T>& x, const tensor_view<U>& y) {
 
 bool shares_memory_with_itself(const tensor_view<float>& x) { return bila::detail::shares_memory_with_itself(footprint(x)); }
 
-/// Offsets of all elements, by counting.
-std::multiset<std::intptr_t> elements_of(const tensor_view<float>& x) {
-  std::multiset<std::intptr_t> found;
+/// Addresses of all bytes, by counting, in order.
+template <class T>
+std::vector<std::uintptr_t> bytes_of(const tensor_view<T>& x) {
+  std::vector<std::uintptr_t> found;
   for (index_t b = 0; b < x.extents[0]; ++b)
     for (index_t h = 0; h < x.extents[1]; ++h)
       for (index_t l = 0; l < x.extents[2]; ++l)
-        for (index_t d = 0; d < x.extents[3]; ++d) found.insert(reinterpret_cast<std::intptr_t>(&x(b, h, l, d)));
+        for (index_t d = 0; d < x.extents[3]; ++d)
+          for (std::size_t byte = 0; byte < sizeof(T); ++byte)
+            found.push_back(reinterpret_cast<std::uintptr_t>(&x(b, h, l, d)) + byte);
+  std::sort(found.begin(), found.end());
   return found;
 }
 
-bool really_overlap(const tensor_view<float>& x, const tensor_view<float>& y) {
-  const auto a = elements_of(x), b = elements_of(y);
+template <class T, class U>
+bool really_overlap(const tensor_view<T>& x, const tensor_view<U>& y) {
+  const auto a = bytes_of(x), b = bytes_of(y);
   for (const auto address : a)
-    if (b.count(address) > 0) return true;
+    if (std::binary_search(b.begin(), b.end(), address)) return true;
   return false;
 }
 
 bool really_shares(const tensor_view<float>& x) {
-  const auto all = elements_of(x);
-  return std::set(all.begin(), all.end()).size() != all.size();
+  const auto all = bytes_of(x);
+  return std::adjacent_find(all.begin(), all.end()) != all.end();
 }
 
 }  // namespace
@@ -112,8 +117,15 @@ TEST_CASE("every output is held against itself, the inputs and the outputs befor
   CHECK(check_overlaps(list{{"y", at(0)}, {"z", at(20)}}, list{{"q", at(40)}, {"k", at(40)}}).empty());
   CHECK(has_all(check_overlaps(list{{"y", at(0)}, {"z", at(20)}}, list{{"q", at(60)}, {"k", at(39)}}), {"z overlaps k"}));
   CHECK(has_all(check_overlaps(list{{"y", at(0)}, {"z", at(19)}}, list{{"q", at(60)}}), {"z overlaps y"}));
-  CHECK(has_all(check_overlaps(list{{"y", at(0)}, {"z", footprint(tensor_view<float>{memory.data() + 40, {1, 1, 4, 5}, {}})}}, list{}),
-                {"z", "share memory"}));
+  CHECK(check_overlaps(list{{"y", at(0)}}, list{{"q", at(0), "y"}}).empty());  // it takes the very place of q
+  CHECK(has_all(check_overlaps(list{{"y", at(0)}}, list{{"q", at(0), "z"}}), {"y overlaps q"}));
+  CHECK(has_all(check_overlaps(list{{"y", at(0)}}, list{{"q", at(5), "y"}}), {"y overlaps q"}));
+  CHECK(has_all(check_overlaps(list{{"y", footprint(tensor_view<float>{memory.data(), {1, 1, 4, 5}, {0, 0, 1, 4}})}},
+                               list{{"q", at(0), "y"}}),
+                {"y overlaps q"}));
+  CHECK(has_all(
+      check_overlaps(list{{"y", at(0)}, {"z", footprint(tensor_view<float>{memory.data() + 40, {1, 1, 4, 5}, {}})}}, list{}),
+      {"z", "share memory"}));
 }
 
 TEST_CASE("an output whose elements share memory is found") {
@@ -130,30 +142,61 @@ TEST_CASE("an output whose elements share memory is found") {
   CHECK(shares({1, 2, 3, 1}, {0, 4, 2, 1}));
 }
 
-TEST_CASE("no real overlap is ever missed") {
-  test::random_source random(301);
-  std::vector<float> memory(4000);
-  int overlaps = 0, shares = 0;
-  for (int n = 0; n < 4000; ++n) {
-    const auto view = [&] {
-      tensor_view<float> x{memory.data() + 2000, {}, {}};
-      for (std::size_t axis = 0; axis < 4; ++axis) {
-        x.extents[axis] = 1 + random.below(4);
-        x.strides[axis] = random.below(17) - 8;
-      }
-      x.data += random.below(41) - 20;
-      return x;
+TEST_CASE("features interleaved with other tensors do not overlap, wherever their tokens start") {
+  constexpr index_t B = 2, H = 3, L = 5, D = 20;
+  for (const index_t token : {4 * H * D, 4 * H * D + 3}) {
+    std::vector<float> memory(static_cast<std::size_t>(B * L * token));
+    const auto every_fourth = [&](index_t n) {
+      return tensor_view<float>{memory.data() + n, {B, H, L, D}, {L * token, 4 * D, token, 4}};
     };
-    const auto x = view(), y = view();
-    if (really_overlap(x, y)) {
-      ++overlaps;
-      CHECK(may_overlap(x, y));
+    for (index_t n = 0; n < 4; ++n)
+      for (index_t m = 0; m < 4; ++m) CHECK(may_overlap(every_fourth(n), every_fourth(m)) == (n == m));
+  }
+}
+
+TEST_CASE("two tensors of small strides may overlap if and only if they share a byte") {
+  test::random_source random(301);
+  std::vector<double> memory(2000);
+  int overlaps = 0, shares = 0;
+  const auto view = [&]<class T>(T* start) {
+    tensor_view<T> x{start, {}, {}};
+    for (std::size_t axis = 0; axis < 4; ++axis) {
+      x.extents[axis] = 1 + random.below(4);
+      x.strides[axis] = random.below(17) - 8;
     }
+    x.data += random.below(41) - 20;
+    return x;
+  };
+  for (int n = 0; n < 6000; ++n) {
+    auto* const middle = reinterpret_cast<float*>(memory.data() + 1000);
+    const auto x = view(middle);
+    const auto compare = [&](const auto& y) {
+      const bool really = really_overlap(x, y);
+      overlaps += really ? 1 : 0;
+      CHECK(may_overlap(x, y) == really);
+      CHECK(may_overlap(y, x) == really);
+    };
+    if (n % 2 == 0)
+      compare(view(middle));
+    else
+      compare(view(memory.data() + 1000));
     if (really_shares(x)) {
       ++shares;
       CHECK(shares_memory_with_itself(x));
     }
   }
-  CHECK(overlaps > 100);  // the examples were of the interesting kind
+  CHECK((overlaps > 1000 && overlaps < 5000));  // the examples were of both kinds
   CHECK(shares > 100);
+}
+
+TEST_CASE("long tensors are told apart without looking at their elements") {
+  constexpr index_t L = 1000000, D = 64;
+  auto* const memory = reinterpret_cast<float*>(std::uintptr_t{1} << 40);  // never touched
+  const auto fourth = [&](index_t n) { return tensor_view<float>{memory + n, {1, 1, L, D}, {0, 0, 4 * D, 4}}; };
+  const auto transposed = [&](index_t n) { return tensor_view<float>{memory + n, {1, 1, L, D}, {0, 0, 4, 4 * L}}; };
+  CHECK_FALSE(may_overlap(fourth(0), fourth(1)));
+  CHECK_FALSE(may_overlap(fourth(0), transposed(1)));
+  CHECK(may_overlap(fourth(0), transposed(0)));
+  CHECK(may_overlap(fourth(1), transposed(4 * D * L - 3)));  // the last element
+  CHECK_FALSE(may_overlap(fourth(0), tensor_view<float>{memory + 2, {1, 1, L / 2, D}, {0, 0, 8 * D, 4}}));
 }

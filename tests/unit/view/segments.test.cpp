@@ -5,6 +5,9 @@
 #include <bila/view/segments.hpp>
 
 #include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
 
 namespace {
 
@@ -42,4 +45,30 @@ TEST_CASE("lengths keep a prefix of each batch row") {
   check(prefixes(0, 0), 0, 4);
   check(prefixes(1, 0), 0, 0);
   check(prefixes(2, 0), 0, 9);
+}
+
+TEST_CASE("offsets and lengths may be 32 or 64 bits wide, in any container that has a name") {
+  const auto check_list = [](const bila::index_list& list) {
+    CHECK((!list.empty() && list.size() == 3 && list[0] == 0 && list[1] == -5 && list[2] == 7));
+  };
+  const std::vector<std::int32_t> narrow{0, -5, 7};
+  std::vector<std::int64_t> wide{0, -5, 7};
+  const std::array<std::int32_t, 3> array{0, -5, 7};
+  std::int64_t plain[] = {0, -5, 7};
+  check_list(narrow), check_list(wide), check_list(array), check_list(plain);
+  check_list(std::span(narrow)), check_list(std::span(plain)), check_list(std::span<const std::int64_t, 3>(plain));
+  check_list(bila::index_list(narrow));
+  bila::index_list list = narrow;
+  list = wide, list = std::span<const std::int32_t>(array);
+  check_list(list);
+  list = {};
+  CHECK((list.empty() && list.size() == 0));
+  const std::vector<std::int32_t> none;
+  list = none;
+  CHECK(list.empty());
+  const bila::segments packed{array, {}, 7};
+  CHECK(packed.count() == 2);
+  check(packed(0, 1), -5, 12);
+  constexpr static std::int32_t offsets[] = {0, 3, 9};
+  static_assert(bila::index_list(offsets)[2] == 9);
 }

@@ -37,11 +37,14 @@ TEST_CASE("bhld and blhd name the same axes over different memory") {
         }
 }
 
-TEST_CASE("bhl has one number per token, vec one per head") {
+TEST_CASE("bhl and blh have one number per token, vec one per head") {
   auto memory = counting(B * H * L);
   const auto gates = bila::bhl(memory.data(), B, H, L);
   CHECK(gates.extents == bila::per_axis{B, H, L, 1});
   CHECK(gates(1, 2, 3, 0) == (1 * H + 2) * L + 3);
+  const auto by_token = bila::blh(memory.data(), B, L, H);
+  CHECK(by_token.extents == gates.extents);
+  CHECK(by_token(1, 2, 3, 0) == (1 * L + 3) * H + 2);
   const auto heads = bila::vec(memory.data(), H);
   CHECK(heads.extents == bila::per_axis{1, H, 1, 1});
   for (index_t h = 0; h < H; ++h) CHECK(heads(0, h, 0, 0) == h);

@@ -60,7 +60,21 @@ struct border_gaps {
   }
 };
 
-/// Log decay of gap t of a sequence, crossed one way; 0 where there is no gap. A NaN stays one.
+/// How many of H heads share one of the mask's.
+template <class Mask>
+__device__ index_t sharing_of(const Mask& mask, index_t H) {
+  if constexpr (requires { mask.heads(); })
+    if (mask.heads() != H) return divide(H, mask.heads());
+  return 1;
+}
+
+template <class Mask>
+__device__ index_t head_of_mask(const Mask& mask, index_t h, index_t H) {
+  const index_t sharing = sharing_of(mask, H);
+  return sharing == 1 ? h : divide(h, sharing);
+}
+
+/// Log decay of gap t of a sequence, crossed one way; 0 where there is no gap; h counts the mask's heads. A NaN stays one.
 template <class Mask>
 __device__ double gap_of(const sequences& s, const Mask& mask, bool forward, index_t n, index_t h, index_t t) {
   if (t <= 0 || t >= s.tokens(n)) return 0;
@@ -132,7 +146,8 @@ BILA_KERNEL void weigh_gaps(const sequences s, const index_t H, const index_t bl
     const place at = s.find(number < blocks ? number : blocks - 1, H, block);
     const index_t t = at.unit * block + lane, count = s.tokens(at.n);
     const bool there = number < blocks && at.unit * block < count;
-    const auto gap = [&](bool forward, index_t u) { return static_cast<Exponent>(gap_of(s, mask, forward, at.n, at.h, u)); };
+    const index_t own = head_of_mask(mask, at.h, H);
+    const auto gap = [&](bool forward, index_t u) { return static_cast<Exponent>(gap_of(s, mask, forward, at.n, own, u)); };
     const Exponent before = t == 0 ? static_cast<Exponent>(border_gaps::at(borders.before, at.n, at.h)) : gap(true, t);
     const Exponent after = t + 1 == count ? static_cast<Exponent>(border_gaps::at(borders.after, at.n, at.h)) : gap(false, t + 1);
     weigh_block(to, number, there, before, after);

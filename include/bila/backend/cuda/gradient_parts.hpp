@@ -251,7 +251,7 @@ concept pulls_back_heads = requires(const Mask& mask, double sum) {
   mask.gradient_of(sum, sum);
 };
 
-/// The gradient by gap u of a sequence; a decay of exactly zero passes nothing, nor does a border.
+/// The gradient by gap u of a sequence; a decay of exactly zero passes nothing, nor does a border; h counts the mask's heads.
 template <class Mask>
 __device__ double live_gap(const sequences& s, const Mask& mask, const float* gaps, bool forward, index_t n, index_t h, index_t u) {
   if (u <= 0 || u >= s.tokens(n) || exp(gap_of(s, mask, forward, n, h, u)) == 0) return 0;
@@ -267,14 +267,22 @@ BILA_KERNEL void write_gap_gradients(const sequences s, const index_t H, const _
     const token_place at(s, H, number);
     if (!at.there) continue;
     const index_t row = s.row(at.n), token = s.first(at.n) + at.t;
-    const float *const f = from.forward + number - at.t, *const g = from.backward + number - at.t;
-    const auto forward = [&](index_t u) { return live_gap(s, mask, f, true, at.n, at.h, u); };
-    const auto backward = [&](index_t u) { return live_gap(s, mask, g, false, at.n, at.h, u); };
+    const index_t sharing = sharing_of(mask, H), own = head_of_mask(mask, at.h, H), entry = number - at.t;
+    const auto forward = [&](index_t u) { return live_gap(s, mask, from.forward + entry, true, at.n, own, u); };
+    const auto backward = [&](index_t u) { return live_gap(s, mask, from.backward + entry, false, at.n, own, u); };
     if (log_forward.data != nullptr) log_forward(row, at.h, token, 0) = static_cast<float>(forward(at.t));
     if (log_backward.data != nullptr) log_backward(row, at.h, token, 0) = static_cast<float>(backward(at.t));
     if constexpr (pulls_back_tokens<Mask>)
-      if (log_decay.data != nullptr)
-        log_decay(row, at.h, token, 0) = static_cast<float>(mask.gradient_of(at.t, s.tokens(at.n), forward, backward));
+      if (log_decay.data != nullptr && at.h == own * sharing) {  // the first of the group adds up
+        double sum = 0;
+        for (index_t h = at.h; h < at.h + sharing; ++h) {
+          const index_t start = s.first_entry(at.n, h, H);
+          const auto f = [&](index_t u) { return live_gap(s, mask, from.forward + start, true, at.n, own, u); };
+          const auto g = [&](index_t u) { return live_gap(s, mask, from.backward + start, false, at.n, own, u); };
+          sum += mask.gradient_of(at.t, s.tokens(at.n), f, g);
+        }
+        log_decay(row, own, token, 0) = static_cast<float>(sum);
+      }
     if (at.t > 0) continue;
     const float* const ends = from.borders + 2 * (at.n * H + at.h);
     if (before.data != nullptr) before(at.n, at.h, 0, 0) = exp(border_gaps::at(borders.before, at.n, at.h)) == 0 ? 0 : ends[0];
@@ -293,8 +301,8 @@ BILA_KERNEL void sum_gap_gradients(const sequences s, const index_t H, const __g
     const index_t entry = s.first_entry(at.n, at.h, H), first = at.unit * gaps_per_part, count = s.tokens(at.n);
     double f = 0, g = 0;
     for (index_t t = first + threadIdx.x; t < first + gaps_per_part && t < count; t += blockDim.x) {
-      f += live_gap(s, mask, from.forward + entry, true, at.n, at.h, t);
-      g += live_gap(s, mask, from.backward + entry, false, at.n, at.h, t);
+      f += live_gap(s, mask, from.forward + entry, true, at.n, head_of_mask(mask, at.h, H), t);
+      g += live_gap(s, mask, from.backward + entry, false, at.n, head_of_mask(mask, at.h, H), t);
     }
     f = sum_of_block(f);
     g = sum_of_block(g);
@@ -302,22 +310,24 @@ BILA_KERNEL void sum_gap_gradients(const sequences s, const index_t H, const __g
   }
 }
 
-/// A block of threads has a head, and adds up its parts in all sequences.
+/// A block of threads has a head of the mask, and adds up its parts in all sequences.
 template <class Mask>
 BILA_KERNEL void write_head_gradients(const sequences s, const index_t H, const __grid_constant__ Mask mask,
                                       const double* const sums, const tensor_view<float> log_decay) {
-  for (index_t h = blockIdx.x; h < H; h += gridDim.x) {
+  const index_t sharing = sharing_of(mask, H);
+  for (index_t own = blockIdx.x; own < log_decay.heads(); own += gridDim.x) {
     double f = 0, g = 0;
     for (index_t n = threadIdx.x; n < s.count; n += blockDim.x)
-      for (index_t unit = 0; unit * gaps_per_part < s.tokens(n); ++unit) {
-        const index_t part = s.number({n, h, unit}, H, gaps_per_part);
-        f += sums[2 * part];
-        g += sums[2 * part + 1];
-      }
+      for (index_t h = own * sharing; h < (own + 1) * sharing; ++h)
+        for (index_t unit = 0; unit * gaps_per_part < s.tokens(n); ++unit) {
+          const index_t part = s.number({n, h, unit}, H, gaps_per_part);
+          f += sums[2 * part];
+          g += sums[2 * part + 1];
+        }
     f = sum_of_block(f);
     g = sum_of_block(g);
     if constexpr (pulls_back_heads<Mask>)
-      if (threadIdx.x == 0) log_decay(0, h, 0, 0) = static_cast<float>(mask.gradient_of(f, g));
+      if (threadIdx.x == 0) log_decay(0, own, 0, 0) = static_cast<float>(mask.gradient_of(f, g));
   }
 }
 

@@ -36,7 +36,7 @@ BILA_KERNEL void write_decays(const sequences s, const index_t H, const __grid_c
     if (t >= count) continue;
     const bool border = forward ? gap == 0 : gap == count;
     to[i] = exp(border ? border_gaps::at(forward ? borders.before : borders.after, at.n, at.h)
-                       : gap_of(s, mask, forward, at.n, at.h, gap));
+                       : gap_of(s, mask, forward, at.n, head_of_mask(mask, at.h, H), gap));
   }
 }
 

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Offsets and lengths as callers have them: 32 or 64 bits wide.
+#pragma once
+
+#include <bila/view/tensor_view.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+namespace bila::inline v0_1 {
+
+namespace detail {
+
+template <class List, class Number>
+inline constexpr bool lists = std::is_constructible_v<std::span<const Number>, std::remove_reference_t<List>&>;
+
+}  // namespace detail
+
+/// A list of std::int32_t or std::int64_t in memory that somebody else owns: a std::span, or a container or array that has a name.
+class index_list {
+ public:
+  constexpr index_list() = default;
+
+  template <class List>
+  requires(detail::lists<List, std::int32_t> || detail::lists<List, std::int64_t>) constexpr index_list(List&& list) {
+    static_assert(std::is_lvalue_reference_v<List> || std::ranges::enable_borrowed_range<std::remove_cvref_t<List>>,
+                  "bila::index_list does not own memory: a temporary container would dangle, give it a name first");
+    if constexpr (detail::lists<List, std::int64_t>) {
+      const std::span<const std::int64_t> numbers(list);
+      wide_ = numbers.data(), size_ = numbers.size();
+    } else {
+      const std::span<const std::int32_t> numbers(list);
+      narrow_ = numbers.data(), size_ = numbers.size();
+    }
+  }
+
+  constexpr bool empty() const { return size_ == 0; }
+  constexpr std::size_t size() const { return size_; }
+  constexpr index_t operator[](std::size_t i) const { return wide_ != nullptr ? wide_[i] : narrow_[i]; }
+
+ private:
+  const std::int64_t* wide_ = nullptr;
+  const std::int32_t* narrow_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace bila::inline v0_1
