@@ -192,16 +192,16 @@ BILA_NOINLINE form::head_state<Real> head_state_of(const state<Real>& x, index_t
   return part;
 }
 
-/// A state passes an empty sequence as it is.
+/// A state passes an empty sequence as it is; its row sums only if the norm uses them.
 template <class Real>
-BILA_NOINLINE void pass_on(const form::head_state<const Real>& from, const form::head_state<Real>& to) {
+BILA_NOINLINE void pass_on(const form::head_state<const Real>& from, const form::head_state<Real>& to, bool row_sums) {
   const auto copy = [](const rows<const Real>& source, const rows<Real>& target) {
     if (target.data == nullptr) return;
     for (index_t c = 0; c < target.count; ++c)
       for (index_t d = 0; d < target.width; ++d) target(c, d) = source.data == nullptr ? Real(0) : source(c, d);
   };
   copy(from.S, to.S);
-  copy(from.z, to.z);
+  if (row_sums) copy(from.z, to.z);
 }
 
 /// Rows of x that head h of batch row b has in one segment. Heads of y share those of x in contiguous groups.
@@ -244,7 +244,7 @@ BILA_NOINLINE void run_task(index_t task, form::stage at, kernel::arena memory, 
   if (out.row_sum.data != nullptr) head.row_sum = rows_of(out.row_sum, size, b, h, piece);
   head.final_forward = head_state_of(out.final_forward, b * s.segments + n, h);
   head.final_backward = head_state_of(out.final_backward, b * s.segments + n, h);
-  if (head.q.count > 0) {
+  if (head.q.count > 0 || head.k.count > 0) {
     const form::share part{share, s.shares, at, half};
     if constexpr (meets<Kernel, Form, T>) {
       const kernel::arena meeting(at == form::stage::whole ? memory.take(s.meeting_bytes)
@@ -254,8 +254,8 @@ BILA_NOINLINE void run_task(index_t task, form::stage at, kernel::arena memory, 
       form.template run<Kernel>(head, with.norm, part, memory);
     }
   } else if (share == 0 && half == 0) {
-    pass_on(head.initial_forward, head.final_forward);
-    pass_on(head.initial_backward, head.final_backward);
+    pass_on(head.initial_forward, head.final_forward, with.norm.uses_row_sum);
+    pass_on(head.initial_backward, head.final_backward, with.norm.uses_row_sum);
   }
   if (in.lengths.empty() || share != 0 || half != 0) return;
   for (index_t l = head.q.count; l < out.y.length(); ++l) {

@@ -91,7 +91,8 @@ BILA_NOINLINE complaint check_state_use(const char* name, const state<T>& x, dir
   if (!rules.form_carries) return sentence(name, " is given, but form::full carries no state: recurrent and chunkwise do");
   if (!rules.mask_has_gaps) return sentence(name, " is given, but a mask without gaps has no state");
   if (rules.looks == opposite) return sentence(name, " is given, but the direction of the call does not look there");
-  if (rules.norm_uses_row_sum && x.z.data == nullptr) return sentence(name, ".z is missing, and the norm uses the row sum");
+  if (rules.norm_uses_row_sum && x.S.data != nullptr && x.z.data == nullptr)
+    return sentence(name, ".z is missing, and the norm uses the row sum");
   return {};
 }
 

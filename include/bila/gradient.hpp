@@ -181,8 +181,7 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
     g.q = sum_rows(c.to.q, sum_q);
     g.k = sum_rows(c.to.k, sum_k);
     g.v = sum_rows(c.to.v, sum_v);
-    if (head.mask.gapped && (head.mask.gaps != gap::none || c.to.log_forward.data != nullptr || c.to.log_backward.data != nullptr ||
-                             head.has_states())) {
+    if (head.mask.gapped && (head.mask.gaps != gap::none || wants_gaps(c.to) || head.has_states())) {
       g.forward = forward;
       g.backward = backward;
       std::fill_n(forward, piece.count + 1, 0.0);
@@ -193,8 +192,8 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
       kernel::arena inside = memory;  // each head starts over
       c.form.gradient().template run<Kernel>(head, g, c.with.norm, inside);
     } else {
-      pass_on(g.final_forward, g.initial_forward);
-      pass_on(g.final_backward, g.initial_backward);
+      pass_on(g.final_forward, g.initial_forward, c.with.norm.uses_row_sum);
+      pass_on(g.final_backward, g.initial_backward, c.with.norm.uses_row_sum);
     }
 
     scalar_gradients& part = parts[(b * size.H + h) * s.segments + n] = {0, 0, g.scale, g.diagonal};
@@ -260,6 +259,10 @@ BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& for
     run_gradient_task<Kernel>(task, own, parts_in(shared), s, call);
   });
   sum_scalars(with, to, parts_in(memory.aligned()), size, s.segments);
+  if (size.H > 0) return {};
+  for (const tensor_view<T>* unread : {&to.q, &to.k, &to.v})  // no head of y reads their heads
+    for (index_t b = 0; b < unread->batches(); ++b)
+      for (index_t h = 0; h < unread->heads(); ++h) clear_tokens(*unread, b, h, 0);
   return {};
 }
 

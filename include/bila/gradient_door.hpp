@@ -4,6 +4,9 @@
 
 #include <bila/door.hpp>
 
+#include <cmath>
+#include <limits>
+
 namespace bila::inline v0_1 {
 
 /// What the forward pass wrote and the gradient reads: y and, for a norm that uses it, the row sum. Nothing else need be kept:
@@ -43,6 +46,19 @@ inline constexpr bool has_log_decay = false;
 template <gapped Mask, class T>
 inline constexpr bool has_log_decay<Mask, T> = pulls_back<Mask, real_of<T>>;
 
+/// Whether x, as it is computed with, is neither zero nor so small that tasks take it for zero.
+template <class Real>
+bool keeps_digits(double x) {
+  return std::abs(static_cast<Real>(x)) >= std::numeric_limits<Real>::min();
+}
+
+/// Whether the gradient of a gap is asked for by its place, whatever the mask.
+template <class T>
+bool wants_gaps(const gradients<T>& to) {
+  return to.log_forward.data != nullptr || to.log_backward.data != nullptr || to.initial_forward.log_decay.data != nullptr ||
+         to.initial_backward.log_decay.data != nullptr;
+}
+
 /// All that a gradient call writes, by name.
 template <class T>
 std::array<named_tensor, 12> written_to(const gradients<T>& to) {
@@ -71,7 +87,8 @@ BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const i
   if (dy.y.data == nullptr && !dy.y.empty()) return sentence("dy: the data pointer is null");
   if (rules.norm_uses_row_sum && kept.row_sum.data == nullptr && !kept.y.empty())
     return sentence("row_sum is missing: the norm uses it, and attend writes it to outputs::row_sum");
-  if (to.scale != nullptr && in.scale == 0) return sentence("scale = 0: its gradient needs N, of which y keeps nothing");
+  if (to.scale != nullptr && !keeps_digits<real_of<T>>(in.scale))
+    return sentence("scale = ", in.scale, ": its gradient needs N, of which y keeps nothing");
   const per_axis tokens{size.B, size.H, size.L, 1};
   const index_t sequences = sequences_of(in, size);
   for (const complaint& words : {

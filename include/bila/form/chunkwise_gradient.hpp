@@ -153,7 +153,7 @@ struct chunkwise_gradient {
       sweep_adjoint(x, g, w, begin, end, back, duty);
       if (span > 0) copy_adjoint(w.inside, 0, w.ends, span - 1, w.Ht.columns);
     }
-    keep(g.initial(duty.way), w.inside.R(0), w.inside.r(0));
+    keep(g.initial(duty.way), w.inside.R(0), duty.row_sums ? w.inside.r(0) : nullptr);
 
     start_transposed<Kernel>(w.Ht, w.h, x.initial(duty.way));
     kernel::carried_decay<Real> carried;

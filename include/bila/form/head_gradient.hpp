@@ -30,8 +30,7 @@ struct head_gradient {
   double scale = 0, diagonal = 0;                        // by the scalars: this head's part
 
   bool has_states() const {
-    return initial_forward.S.data != nullptr || initial_backward.S.data != nullptr || final_forward.S.data != nullptr ||
-           final_backward.S.data != nullptr;
+    return initial_forward.given() || initial_backward.given() || final_forward.given() || final_backward.given();
   }
 
   const auto& final(bila::direction way) const { return way == bila::direction::forward ? final_forward : final_backward; }

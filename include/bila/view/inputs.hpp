@@ -11,6 +11,7 @@
 #include <bila/view/tensor_view.hpp>
 
 #include <cmath>
+#include <limits>
 #include <span>
 #include <string_view>
 
@@ -127,6 +128,13 @@ complaint check_shapes(const inputs<T>& in, const tensor_view<Out>& y) {
   return {};
 }
 
+/// A number that the tensors' own are multiplied with.
+template <class T>
+complaint check_number(const char* name, double x) {
+  if (std::abs(x) <= static_cast<double>(std::numeric_limits<real_of<T>>::max())) return {};
+  return sentence(name, " = ", x, ", it must be finite", std::isfinite(x) ? " in float" : "");
+}
+
 template <class T>
 complaint check_offsets(const inputs<T>& in, index_t B, index_t L) {
   const auto& offsets = in.offsets;
@@ -206,8 +214,8 @@ complaint validate(const inputs<T>& in, const tensor_view<Out>& y) {
        {detail::check_view("q", in.q), detail::check_view("k", in.k), detail::check_view("v", in.v), detail::check_view("y", y)})
     if (!wrong.empty()) return wrong;
   if (const complaint wrong = detail::check_shapes(in, y); !wrong.empty()) return wrong;
-  if (!std::isfinite(in.scale)) return sentence("scale = ", in.scale, ", it must be finite");
-  if (!std::isfinite(in.diagonal)) return sentence("diagonal = ", in.diagonal, ", it must be finite");
+  for (const complaint& wrong : {detail::check_number<T>("scale", in.scale), detail::check_number<T>("diagonal", in.diagonal)})
+    if (!wrong.empty()) return wrong;
   if (!in.lengths.empty())
     if (const complaint wrong = detail::check_lengths(in, y.batches(), y.length()); !wrong.empty()) return wrong;
   if (!in.offsets.empty())
