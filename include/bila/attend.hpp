@@ -215,7 +215,7 @@ template <class T>
 BILA_NOINLINE form::head<T> head_of(index_t b, index_t h, index_t n, const form::mask_view& mask, const inputs<T>& in,
                                     const geometry& size) {
   const segments pieces = segments_of(in, size);
-  const segment queries = pieces(b, n), keys = size.Lk == size.L ? queries : segment{0, size.Lk};
+  const segment queries = pieces(b, n), keys = keys_of(in, size, b, queries);
   const index_t sequence = b * pieces.count() + n;
   form::head<T> head;
   head.q = rows_of(in.q, size, b, h, queries);

@@ -96,6 +96,7 @@ complaint check_call(const Form& form, const Mask& mask, const Norm& norm, const
   if (wrong.empty()) wrong = bila::detail::check_gates_apart(bila::detail::written_to(out), mask);
   const geometry size = geometry_of(in, out.y);
   if (wrong.empty()) wrong = bila::detail::check_mask_shape(mask, in, size);
+  if (wrong.empty() && !in.key_lengths.empty()) return "key_lengths is given, but a GPU's cross attention sees every key";
   if (wrong.empty() && size.Lk != size.L && has_states(in, out))
     return sentence("k has length ", size.Lk, " but q has ", size.L, ": on a GPU states need them equal");
   return wrong.empty() ? check_widths<Tiles>(size) : wrong;

@@ -43,12 +43,13 @@ concept accepts = gapped<Mask> ||(pairwise<Mask> && (std::same_as<Form, form::fu
 /// Whether the mask has a meaning for keys that are not the queries' tokens, and the shapes of its parameters.
 template <class Mask, class T>
 BILA_NOINLINE complaint check_mask_shape(const Mask& mask, const inputs<T>& in, const geometry& size) {
-  if (size.Lk != size.L) {
+  if (is_cross(in, size)) {
+    const complaint what = size.Lk == size.L ? complaint("key_lengths is given, so keys are not the queries' tokens")
+                                             : sentence("k has length ", size.Lk, " but q has ", size.L);
     const char* const why = !orders_tokens<Mask> ? nullptr : gapped<Mask> ? "a mask with decay" : "a pairwise mask";
-    if (why != nullptr) return sentence("k has length ", size.Lk, " but q has ", size.L, ": ", why, " needs them equal");
-    if (in.direction != direction::both || in.diagonal != 1 || !in.offsets.empty() || !in.lengths.empty())
-      return sentence("k has length ", size.Lk, " but q has ", size.L,
-                      ": direction, diagonal, offsets and lengths need them equal");
+    if (why != nullptr) return sentence(what, ": ", why, " needs them equal");
+    if (in.direction != direction::both || in.diagonal != 1 || !in.offsets.empty())
+      return sentence(what, ": direction, diagonal and offsets need them equal");
   }
   if constexpr (checks_itself<Mask>) return mask.validate(size.B, size.H, size.L);
   return {};

@@ -85,7 +85,9 @@ template <class Kernel, class Form, class T>
 BILA_NOINLINE schedule plan_gradient(const cpu& backend, const Form& form, const inputs<T>& in, const geometry& size) {
   const form::head_size largest = largest_head(in, size);
   kernel::arena counter;
-  for (const index_t width : {size.Dk, size.Dk, size.Dv}) room_for_sum<Kernel, T>(counter, largest.L, width);
+  const index_t keys = is_cross(in, size) ? size.Lk : largest.L;
+  room_for_sum<Kernel, T>(counter, largest.L, size.Dk);
+  for (const index_t width : {size.Dk, size.Dv}) room_for_sum<Kernel, T>(counter, keys, width);
   for (int way = 0; way < 2; ++way) counter.numbers<Kernel, double>(largest.L + 1);
   kernel::arena inside;
   form.gradient().template plan<Kernel, T>(inside, largest);
@@ -146,27 +148,27 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
   const geometry& size = c.size;
   const index_t groups = head_groups(c.in), n = task % s.segments, group = task / s.segments % groups,
                 b = task / s.segments / groups;
-  const segment piece = segments_of(c.in, size)(b, n);
+  const segment piece = segments_of(c.in, size)(b, n), keys = keys_of(c.in, size, b, piece);
   const index_t sequence = b * s.segments + n, per_group = size.H / groups;
   const rows<Real> sum_q = room_for_sum<Kernel, T>(memory, piece.count, size.Dk),
-                   sum_k = room_for_sum<Kernel, T>(memory, piece.count, size.Dk),
-                   sum_v = room_for_sum<Kernel, T>(memory, piece.count, size.Dv);
+                   sum_k = room_for_sum<Kernel, T>(memory, keys.count, size.Dk),
+                   sum_v = room_for_sum<Kernel, T>(memory, keys.count, size.Dv);
   double* const forward = memory.numbers<Kernel, double>(piece.count + 1);
   double* const backward = memory.numbers<Kernel, double>(piece.count + 1);
 
   for (index_t h = group * per_group; h < (group + 1) * per_group; ++h) {
-    const auto sum_rows = [&](const tensor_view<T>& to, const rows<Real>& sum) {
+    const auto sum_rows = [&](const tensor_view<T>& to, const segment& tokens, const rows<Real>& sum) {
       form::gradient_rows<T> result;
       if (to.data == nullptr) return result;
       const index_t sharing = size.H / to.heads();
-      result.out = rows_of(to, size, b, h, piece);
+      result.out = rows_of(to, size, b, h, tokens);
       if constexpr (form::is_narrow<T>)
         result.sum = sum;
       else
         result.sum = result.out;
       result.first = h % sharing == 0;
       result.last = (h + 1) % sharing == 0;
-      if (result.first) clear_tokens(to, b, h / sharing, c.in.lengths.empty() ? to.length() : piece.count);
+      if (result.first) clear_tokens(to, b, h / sharing, c.in.offsets.empty() ? tokens.count : to.length());
       return result;
     };
     const form::head<T> head = head_of(b, h, n, c.with.mask, c.in, size);
@@ -178,9 +180,11 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
     g.final_backward = head_state_of(c.dy.final_backward, sequence, h);
     g.initial_forward = head_state_of(c.to.initial_forward, sequence, h);
     g.initial_backward = head_state_of(c.to.initial_backward, sequence, h);
-    g.q = sum_rows(c.to.q, sum_q);
-    g.k = sum_rows(c.to.k, sum_k);
-    g.v = sum_rows(c.to.v, sum_v);
+    g.q = sum_rows(c.to.q, piece, sum_q);
+    g.k = sum_rows(c.to.k, keys, sum_k);
+    g.v = sum_rows(c.to.v, keys, sum_v);
+    g.of_pairs = head.mask.gaps != gap::none || c.to.log_forward.data != nullptr || c.to.log_backward.data != nullptr ||
+                 c.to.diagonal != nullptr;
     if (head.mask.gapped && (head.mask.gaps != gap::none || wants_gaps(c.to) || head.has_states())) {
       g.forward = forward;
       g.backward = backward;
@@ -188,7 +192,7 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
       std::fill_n(backward, piece.count + 1, 0.0);
     }
 
-    if (piece.count > 0) {
+    if (piece.count > 0 || keys.count > 0) {
       kernel::arena inside = memory;  // each head starts over
       c.form.gradient().template run<Kernel>(head, g, c.with.norm, inside);
     } else {

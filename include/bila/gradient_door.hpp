@@ -82,7 +82,11 @@ BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const i
                                                const output_gradients<T>& dy, const gradients<T>& to) {
   if (complaint wrong = validate(in, kept.y); !wrong.empty()) return wrong;
   const geometry size = geometry_of(in, kept.y);
-  if (size.L != size.Lk) return sentence("k has length ", size.Lk, " but q has ", size.L, ": the gradient needs them equal");
+  if (is_cross(in, size))
+    for (const auto& [name, wanted] :
+         {std::pair("diagonal", to.diagonal != nullptr), std::pair("log_forward", to.log_forward.data != nullptr),
+          std::pair("log_backward", to.log_backward.data != nullptr)})
+      if (wanted) return sentence("gradients.", name, " is given, but in cross attention no key is a query's own token");
   if (dy.y.extents != kept.y.extents) return sentence("dy has shape ", shape_in_words(dy.y), " but y has ", shape_in_words(kept.y));
   if (dy.y.data == nullptr && !dy.y.empty()) return sentence("dy: the data pointer is null");
   if (rules.norm_uses_row_sum && kept.row_sum.data == nullptr && !kept.y.empty())

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bila/form/decays.hpp>
+#include <bila/form/global_state_gradient.hpp>
 #include <bila/form/head_gradient.hpp>
 
 #include <cmath>
@@ -102,11 +103,15 @@ struct chunkwise_gradient {
 
   template <class Kernel, class T>
   void plan(kernel::arena& memory, head_size largest) const {
+    kernel::arena other;
+    typename global_state_gradient::scratch<Kernel, real_of<T>>(other, largest);
     scratch<Kernel, real_of<T>>(memory, largest, (std::min)(size, std::max<index_t>(largest.L, 1)), keep_for(largest.L));
+    if (other.used() > memory.used()) memory = other;
   }
 
   template <class Kernel, class T, class Real>
   void run(const head<T>& x, head_gradient<T>& g, const norm_view<Real>& norm, kernel::arena memory) const {
+    if (global_state_gradient::serves(x, g)) return global_state_gradient::run<Kernel>(x, g, norm, memory);
     const keeping kept = keep_for(x.q.count);
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width}, (std::min)(size, x.q.count), kept);
     for (index_t first = 0; first < x.q.count; first += w.q.rows)

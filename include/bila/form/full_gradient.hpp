@@ -89,15 +89,15 @@ struct full_gradient {
       Kernel::transpose(dyt, dy);
       kernel::clear(dq);
       for_each_key_block<Kernel>(x, ib, 1, w.walk, [&](index_t jb, const auto& M) {
-        const index_t from = jb * block, m = (std::min)(block, L - from);
+        const index_t from = jb * block, m = (std::min)(block, x.k.count - from);
         const auto k = kernel::whole_packets<Kernel>(x.k.slice(from, m), w.k);  // (m, Dk)
         const auto v = kernel::whole_packets<Kernel>(x.v.slice(from, m), w.v);  // (m, Dv)
         const kernel::tile<Real> A{w.A.data, m, n, w.A.stride}, G{w.G.data, m, n, w.G.stride},
             E{w.E.data, m, n, w.E.stride};  // (m, n)
         Kernel::score(A, static_cast<Real*>(nullptr), k, qt, M);
         Kernel::score_gradient(G, E, A, v, dyt, w.a, w.b, M);
-        if (ib == jb) weigh_diagonal(x, g, A, G, E);
-        cross<Kernel>(E, ib, jb, g, w);
+        if (ib == jb && (g.of_pairs || x.diagonal != 1)) weigh_diagonal(x, g, A, G, E);
+        if (g.of_pairs) cross<Kernel>(E, ib, jb, g, w);
         Kernel::apply(dq, G, k);
         add_product<Kernel>(g.k, from, w.dk.top(m), G, q);
         add_product<Kernel>(g.v, from, w.dv.top(m), A, dy);

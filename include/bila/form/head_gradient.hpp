@@ -28,6 +28,7 @@ struct head_gradient {
   double *forward = nullptr, *backward = nullptr;        // (L + 1) by the log decay of gap t, 0 <= t <= L, zero at the start; null:
                                                          // not wanted
   double scale = 0, diagonal = 0;                        // by the scalars: this head's part
+  bool of_pairs = true;                                  // whether that by the diagonal, or by a gap between tokens, is wanted
 
   bool has_states() const {
     return initial_forward.given() || initial_backward.given() || final_forward.given() || final_backward.given();

@@ -32,6 +32,7 @@ struct inputs {
   bila::direction direction = bila::direction::both;
   std::span<const index_t> offsets = {};          // packed segments [offsets[n], offsets[n+1]) of the one batch row
   std::span<const index_t> lengths = {};          // valid tokens of each batch row; the rest is never read, and y = 0 there
+  std::span<const index_t> key_lengths = {};      // of cross attention: valid keys of each batch row; then lengths is of queries
   state<const real_of<T>> initial_forward = {};   // what comes before the first token of each sequence
   state<const real_of<T>> initial_backward = {};  // what comes after its last
 };
@@ -60,6 +61,19 @@ struct geometry {
 template <class T, class Out>
 geometry geometry_of(const inputs<T>& in, const tensor_view<Out>& y) {
   return {y.batches(), y.heads(), y.length(), in.k.length(), in.q.features(), in.v.features()};
+}
+
+/// Whether keys are something else than the queries' tokens: cross attention, for masks that do not order tokens.
+template <class T>
+bool is_cross(const inputs<T>& in, const geometry& size) {
+  return size.Lk != size.L || !in.key_lengths.empty();
+}
+
+/// The keys that a segment of queries sees: its own tokens, or in cross attention the batch row's valid ones.
+template <class T>
+segment keys_of(const inputs<T>& in, const geometry& size, index_t b, const segment& queries) {
+  if (!in.key_lengths.empty()) return {0, in.key_lengths[static_cast<std::size_t>(b)]};
+  return size.Lk == size.L ? queries : segment{0, size.Lk};
 }
 
 /// How many sequences there are, each with states of its own: batch rows or packed segments.
@@ -150,14 +164,25 @@ complaint check_offsets(const inputs<T>& in, index_t B, index_t L) {
   return {};
 }
 
-template <class T>
-complaint check_lengths(const inputs<T>& in, index_t B, index_t L) {
-  if (!in.offsets.empty()) return sentence("lengths: both offsets and lengths are given, a call takes one of them");
-  if (static_cast<index_t>(in.lengths.size()) != B)
-    return sentence("lengths: has ", in.lengths.size(), " entries but the batch size is ", B);
-  for (std::size_t b = 0; b < in.lengths.size(); ++b)
-    if (in.lengths[b] < 0 || in.lengths[b] > L) return sentence("lengths[", b, "] = ", in.lengths[b], " is outside 0..", L);
+/// Of the valid tokens, at most L, of each batch row.
+inline complaint check_lengths(const char* name, std::span<const index_t> lengths, index_t B, index_t L) {
+  if (lengths.empty()) return {};
+  if (static_cast<index_t>(lengths.size()) != B)
+    return sentence(name, ": has ", lengths.size(), " entries but the batch size is ", B);
+  for (std::size_t b = 0; b < lengths.size(); ++b)
+    if (lengths[b] < 0 || lengths[b] > L) return sentence(name, "[", b, "] = ", lengths[b], " is outside 0..", L);
   return {};
+}
+
+template <class T>
+complaint check_all_lengths(const inputs<T>& in, index_t B, index_t L) {
+  const index_t Lk = in.k.length();
+  if (!in.lengths.empty() && !in.offsets.empty())
+    return sentence("lengths: both offsets and lengths are given, a call takes one of them");
+  if (!in.lengths.empty() && in.key_lengths.empty() && Lk != L)
+    return sentence("lengths: k has length ", Lk, " but q has ", L, ": lengths counts queries, and needs key_lengths beside it");
+  complaint wrong = check_lengths("lengths", in.lengths, B, L);
+  return wrong.empty() ? check_lengths("key_lengths", in.key_lengths, B, Lk) : wrong;
 }
 
 /// All that a call writes, by name.
@@ -216,8 +241,7 @@ complaint validate(const inputs<T>& in, const tensor_view<Out>& y) {
   if (const complaint wrong = detail::check_shapes(in, y); !wrong.empty()) return wrong;
   for (const complaint& wrong : {detail::check_number<T>("scale", in.scale), detail::check_number<T>("diagonal", in.diagonal)})
     if (!wrong.empty()) return wrong;
-  if (!in.lengths.empty())
-    if (const complaint wrong = detail::check_lengths(in, y.batches(), y.length()); !wrong.empty()) return wrong;
+  if (const complaint wrong = detail::check_all_lengths(in, y.batches(), y.length()); !wrong.empty()) return wrong;
   if (!in.offsets.empty())
     if (const complaint wrong = detail::check_offsets(in, y.batches(), y.length()); !wrong.empty()) return wrong;
   const geometry size = geometry_of(in, y);
