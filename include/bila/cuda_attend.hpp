@@ -91,6 +91,7 @@ complaint check_call(const Form& form, const Mask& mask, const Norm& norm, const
   const auto rules = bila::detail::rules_of<Form>(gapped<Mask>, Norm::uses_row_sum, in.direction);
   complaint wrong = bila::detail::check_itself(form);
   if (wrong.empty()) wrong = bila::detail::check_itself(norm);
+  if (only_states(out)) return "y is missing: on a GPU there is no call for states alone";
   if (wrong.empty()) wrong = validate(in, out);
   if (wrong.empty()) wrong = bila::detail::check_states(in, out, rules);
   if (wrong.empty()) wrong = bila::detail::check_gates_apart(bila::detail::written_to(out), mask);

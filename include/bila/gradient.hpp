@@ -171,7 +171,8 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
       if (result.first) clear_tokens(to, b, h / sharing, c.in.offsets.empty() ? tokens.count : to.length());
       return result;
     };
-    const form::head<T> head = head_of(b, h, n, c.with.mask, c.in, size);
+    form::head<T> head = head_of(b, h, n, c.with.mask, c.in, size);
+    head.q = rows_of(c.in.q, size, b, h, piece);
     form::head_gradient<T> g;
     g.y = rows_of(c.kept.y, size, b, h, piece);
     if (c.kept.row_sum.data != nullptr) g.row_sum = rows_of(c.kept.row_sum, size, b, h, piece);
@@ -252,6 +253,18 @@ template <class Kernel, class Form, class T>
 BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& form, const gradient_policies<Kernel, T>& with,
                                              const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
                                              const gradients<T>& to) {
+  using Real = real_of<T>;
+  if (kept.y.extents == per_axis{} && only_states(dy.y, dy.final_forward, dy.final_backward)) {
+    // After a call for its states alone: the gradient is that of any y of which the loss does not depend.
+    const T zero{};
+    const Real no_sum{};
+    const geometry size = geometry_of(in, dy.final_forward.given() ? dy.final_forward : dy.final_backward);
+    const tensor_view<const T> y{&zero, {size.B, size.H, size.L, size.Dv}, {}};
+    inputs<T> with_q = in;
+    with_q.q = {&zero, {size.B, size.H, size.L, size.Dk}, {}};
+    return run_gradient_checked(backend, form, with, with_q, saved<T>{y, {&no_sum, {size.B, size.H, size.L, 1}, {}}},
+                                output_gradients<T>{y, dy.final_forward, dy.final_backward}, to);
+  }
   if (complaint wrong = check_gradient_call(backend, form, with, in, kept, dy, to); !wrong.empty()) return wrong;
   const geometry size = geometry_of(in, kept.y);
   const schedule s = plan_gradient<Kernel>(backend, form, in, size);

@@ -13,14 +13,15 @@ namespace bila::inline v0_1 {
 /// sizeof(T) Dv + sizeof(real_of<T>) bytes per token and head, beside the inputs.
 template <class T>
 struct saved {
-  tensor_view<const T> y;                      // [B, H, L, Dv]
+  tensor_view<const T> y = {};                 // [B, H, L, Dv]
   tensor_view<const real_of<T>> row_sum = {};  // [B, H, L, 1]
 };
 
-/// The gradient of the loss by what attend wrote. Any strides: a broadcast gradient has strides of zero.
+/// The gradient of the loss by what attend wrote. Any strides: a broadcast gradient has strides of zero. After a call for its final
+/// states alone, y and saved::y are left out too, and q is not read.
 template <class T>
 struct output_gradients {
-  tensor_view<const T> y;                      // [B, H, L, Dv]
+  tensor_view<const T> y = {};                 // [B, H, L, Dv]
   state<const real_of<T>> final_forward = {};  // empty: the loss does not depend on it
   state<const real_of<T>> final_backward = {};
 };

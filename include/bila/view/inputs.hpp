@@ -40,27 +40,52 @@ struct inputs {
 template <class T, class U, class V>
 inputs(tensor_view<T>, tensor_view<U>, tensor_view<V>) -> inputs<std::remove_const_t<T>>;
 
-/// What attention writes. Only y is required: an empty view is not written.
+/// What attention writes. An empty view is not written. Without y, a final state is required: then states are all that is
+/// computed, k and v all that is read, q may be left out, and L is the keys' length.
 ///
 /// row_sum: [B, H, L, 1], the unscaled Z, written for norms that use it; all that a gradient needs saved besides y. final_forward
 /// is the state after each sequence's last token, final_backward the one at its first: what the next piece takes as its initial
 /// state.
 template <class T>
 struct outputs {
-  tensor_view<T> y;  // [B, H, L, Dv]
+  tensor_view<T> y = {};  // [B, H, L, Dv]
   tensor_view<real_of<T>> row_sum = {};
   state<real_of<T>> final_forward = {};
   state<real_of<T>> final_backward = {};
 };
 
-/// The sizes of one call, all taken from the output, q and k.
+/// Whether a call without y is one for its final states.
+template <class T, class Real>
+bool only_states(const tensor_view<T>& y, const state<Real>& final_forward, const state<Real>& final_backward) {
+  return y.data == nullptr && y.extents == per_axis{} && (final_forward.given() || final_backward.given());
+}
+
+template <class T>
+bool only_states(const outputs<T>& out) {
+  return only_states(out.y, out.final_forward, out.final_backward);
+}
+
+/// The sizes of one call, all taken from the output, k and v.
 struct geometry {
   index_t B, H, L, Lk, Dk, Dv;  // Lk, the length of k and v, differs from L in cross attention only
 };
 
 template <class T, class Out>
 geometry geometry_of(const inputs<T>& in, const tensor_view<Out>& y) {
-  return {y.batches(), y.heads(), y.length(), in.k.length(), in.q.features(), in.v.features()};
+  return {y.batches(), y.heads(), y.length(), in.k.length(), in.k.features(), in.v.features()};
+}
+
+/// Without y, those of the keys that a final state is made of.
+template <class T, class Real>
+geometry geometry_of(const inputs<T>& in, const state<Real>& final) {
+  const index_t H = final.S.data != nullptr ? final.S.heads() : final.z.heads();
+  return {in.k.batches(), H, in.k.length(), in.k.length(), in.k.features(), in.v.features()};
+}
+
+template <class T>
+geometry geometry_of(const inputs<T>& in, const outputs<T>& out) {
+  if (!only_states(out)) return geometry_of(in, out.y);
+  return geometry_of(in, out.final_forward.given() ? out.final_forward : out.final_backward);
 }
 
 /// Whether keys are something else than the queries' tokens: cross attention, for masks that do not order tokens.
@@ -115,12 +140,27 @@ complaint check_view(const char* name, const tensor_view<T>& x) {
 
 inline complaint check_divides(const char* name, index_t heads, index_t H) {
   if (heads == H || (heads > 0 && H % heads == 0)) return {};
-  return sentence(name, " has ", heads, " heads, which do not divide the ", H, " heads of y");
+  return sentence(name, " has ", heads, " heads, which do not divide the ", H, " heads of the output");
 }
 
 inline complaint check_equal(const char* name, const char* axis, index_t found, const char* other, index_t wanted) {
   if (found == wanted) return {};
   return sentence(name, " has ", axis, " ", found, " but ", other, " has ", wanted);
+}
+
+/// Without y and q.
+template <class T>
+complaint check_keys(const inputs<T>& in, const geometry& size) {
+  for (const complaint& wrong : {
+           check_view("k", in.k),
+           check_view("v", in.v),
+           check_equal("v", "batch size", in.v.batches(), "k", size.B),
+           check_divides("k", in.k.heads(), size.H),
+           check_divides("v", in.v.heads(), size.H),
+           check_equal("v", "length", in.v.length(), "k", size.L),
+       })
+    if (!wrong.empty()) return wrong;
+  return {};
 }
 
 template <class T, class Out>
@@ -185,6 +225,20 @@ complaint check_all_lengths(const inputs<T>& in, index_t B, index_t L) {
   return wrong.empty() ? check_lengths("key_lengths", in.key_lengths, B, Lk) : wrong;
 }
 
+/// What is neither a tensor of tokens nor written.
+template <class T>
+complaint check_options(const inputs<T>& in, const geometry& size) {
+  for (const complaint& wrong : {check_number<T>("scale", in.scale), check_number<T>("diagonal", in.diagonal)})
+    if (!wrong.empty()) return wrong;
+  if (const complaint wrong = check_all_lengths(in, size.B, size.L); !wrong.empty()) return wrong;
+  if (!in.offsets.empty())
+    if (const complaint wrong = check_offsets(in, size.B, size.L); !wrong.empty()) return wrong;
+  for (const complaint& wrong : {check_state("initial_forward", in.initial_forward, sequences_of(in, size), size),
+                                 check_state("initial_backward", in.initial_backward, sequences_of(in, size), size)})
+    if (!wrong.empty()) return wrong;
+  return {};
+}
+
 /// All that a call writes, by name.
 template <class T>
 std::array<named_tensor, 6> written_to(const outputs<T>& out) {
@@ -239,23 +293,20 @@ complaint validate(const inputs<T>& in, const tensor_view<Out>& y) {
        {detail::check_view("q", in.q), detail::check_view("k", in.k), detail::check_view("v", in.v), detail::check_view("y", y)})
     if (!wrong.empty()) return wrong;
   if (const complaint wrong = detail::check_shapes(in, y); !wrong.empty()) return wrong;
-  for (const complaint& wrong : {detail::check_number<T>("scale", in.scale), detail::check_number<T>("diagonal", in.diagonal)})
-    if (!wrong.empty()) return wrong;
-  if (const complaint wrong = detail::check_all_lengths(in, y.batches(), y.length()); !wrong.empty()) return wrong;
-  if (!in.offsets.empty())
-    if (const complaint wrong = detail::check_offsets(in, y.batches(), y.length()); !wrong.empty()) return wrong;
-  const geometry size = geometry_of(in, y);
-  for (const complaint& wrong : {detail::check_state("initial_forward", in.initial_forward, sequences_of(in, size), size),
-                                 detail::check_state("initial_backward", in.initial_backward, sequences_of(in, size), size)})
-    if (!wrong.empty()) return wrong;
-  return {};
+  return detail::check_options(in, geometry_of(in, y));
 }
 
 /// The same with all that attention writes.
 template <class T>
 complaint validate(const inputs<T>& in, const outputs<T>& out) {
-  if (complaint wrong = validate(in, out.y); !wrong.empty()) return wrong;
-  const geometry size = geometry_of(in, out.y);
+  const geometry size = geometry_of(in, out);
+  if (only_states(out)) {
+    if (complaint wrong = detail::check_keys(in, size); !wrong.empty()) return wrong;
+    if (complaint wrong = detail::check_options(in, size); !wrong.empty()) return wrong;
+    if (out.row_sum.data != nullptr) return "row_sum is given, but without y no row is computed";
+  } else if (complaint wrong = validate(in, out.y); !wrong.empty()) {
+    return wrong;
+  }
   for (const complaint& wrong : {
            detail::check_extents("row_sum", out.row_sum, {size.B, size.H, size.L, 1}),
            detail::check_state("final_forward", out.final_forward, sequences_of(in, size), size),

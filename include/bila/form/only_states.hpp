@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The states at a sequence's ends and nothing else, for every form that carries states: what the first call over a cut sequence
+// needs. No query is read and no score computed.
+#pragma once
+
+#include <bila/form/decays.hpp>
+
+namespace bila::inline v0_1::form {
+
+/// S <- total S + sum_j write_j k_j [v_j, 1], block by block, once for each final state that is wanted; time O(L Dk Dv).
+struct only_states {
+  static constexpr index_t block = 64;  // tokens at a time
+
+  template <class Kernel, class Real>
+  struct scratch {
+    scratch(kernel::arena& memory, head_size size)
+        : k(memory.padded<Kernel, Real>(block, size.Dk)),
+          weighted(memory.padded<Kernel, Real>(block, size.Dk)),
+          v(memory.padded<Kernel, Real>(block, size.Dv)),
+          S(memory.padded<Kernel, Real>(size.Dk, size.Dv)),
+          s(memory.numbers<Kernel, Real>(size.Dk)),
+          border{memory.numbers<Kernel, Real>(block), memory.numbers<Kernel, Real>(block)},
+          decays(memory, block, std::type_identity<Kernel>()) {}
+
+    kernel::tile<Real> k, weighted, v, S;  // (block, Dk) (block, Dk) (block, Dv) (Dk, Dv)
+    Real* s;                               // (Dk)
+    kernel::border_weights<Real> border;   // (block)
+    gap_decays decays;
+  };
+
+  template <class Kernel, class T>
+  static BILA_NOINLINE void run(const head<T>& x, bool row_sums, kernel::arena memory) {
+    scratch<Kernel, real_of<T>> w(memory, {x.k.count, x.k.width, x.v.width});
+    for (const direction way : {direction::forward, direction::backward})
+      if (x.final(way).given()) sweep(x, row_sums, w, way);
+  }
+
+ private:
+  template <class Kernel, class T, class Real>
+  static void sweep(const head<T>& x, bool row_sums, scratch<Kernel, Real>& w, direction way) {
+    const index_t L = x.k.count, blocks = (L + block - 1) / block;
+    Real* const s = row_sums ? w.s : nullptr;
+    start<Kernel>(w.S, w.s, x.initial(way));
+    kernel::carried_decay<Real> carried;
+    for (index_t step = 0; step < blocks; ++step) {
+      const index_t at = (way == direction::forward ? step : blocks - 1 - step) * block, n = (std::min)(block, L - at);
+      const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
+      const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.v);  // (n, Dv)
+      kernel::ahead next;
+      if (step + 1 < blocks) {
+        const index_t then = way == direction::forward ? at + block : at - block, m = (std::min)(block, L - then);
+        next.want(x.k, then, m);
+        next.want(x.v, then, m);
+      }
+      fill_decays<Kernel>(x, way, at, n, w.decays.way(way));
+      scan_border(way, w.decays, n, w.border);
+      Kernel::accumulate(w.S, s, carried(w.border.total), w.S, s, k, w.border.write, v, w.weighted, &next);
+    }
+    keep(x.final(way), w.S, s);
+  }
+};
+
+}  // namespace bila::inline v0_1::form
