@@ -120,12 +120,18 @@ void write_gaps(const tensor_view<Real>& to, index_t b, index_t h, const segment
   for (index_t t = 0; t < piece.count; ++t) to(b, h, piece.first + t, 0) = static_cast<Real>(gaps[t]);
 }
 
+/// Zeros at tokens [first, last).
+template <class T>
+void clear_tokens(const tensor_view<T>& to, index_t b, index_t h, index_t first, index_t last) {
+  if (to.data == nullptr) return;
+  for (index_t l = first; l < last; ++l)
+    for (index_t d = 0; d < to.features(); ++d) to(b, h, l, d) = T(0);
+}
+
 /// Zeros from token `first` on.
 template <class T>
 void clear_tokens(const tensor_view<T>& to, index_t b, index_t h, index_t first) {
-  if (to.data == nullptr) return;
-  for (index_t l = first; l < to.length(); ++l)
-    for (index_t d = 0; d < to.features(); ++d) to(b, h, l, d) = T(0);
+  clear_tokens(to, b, h, first, to.length());
 }
 
 /// A call's arguments, as every task needs them.
@@ -184,6 +190,9 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
     g.q = sum_rows(c.to.q, piece, sum_q);
     g.k = sum_rows(c.to.k, keys, sum_k);
     g.v = sum_rows(c.to.v, keys, sum_v);
+    clear_tokens(c.to.weights, b, h, piece.first, c.in.offsets.empty() ? size.L : piece.first + piece.count);
+    if (c.to.weights.data != nullptr && piece.count > 0)
+      g.weights = head_rows(c.to.weights, b, h, piece.first, piece.count).columns(piece.first, piece.count);
     g.of_pairs = head.mask.gaps != gap::none || c.to.log_forward.data != nullptr || c.to.log_backward.data != nullptr ||
                  c.to.diagonal != nullptr;
     if (head.mask.gapped && (head.mask.gaps != gap::none || wants_gaps(c.to) || head.has_states())) {

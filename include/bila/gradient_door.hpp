@@ -37,6 +37,8 @@ struct gradients {
   double* diagonal = nullptr;
   state<real_of<T>> initial_forward = {};  // log_decay, where given: of the gap by which the state enters
   state<real_of<T>> initial_backward = {};
+  tensor_view<real_of<T>> weights = {};  // [B, H, L, L], of query l and key d, for a pairwise mask: dense, as its weights are; a
+                                         // mask of few parameters sums it up; 0 for pairs that do not see each other
 };
 
 namespace detail {
@@ -62,7 +64,7 @@ bool wants_gaps(const gradients<T>& to) {
 
 /// All that a gradient call writes, by name.
 template <class T>
-std::array<named_tensor, 12> written_to(const gradients<T>& to) {
+std::array<named_tensor, 13> written_to(const gradients<T>& to) {
   return {{{"gradients.q", footprint(to.q)},
            {"gradients.k", footprint(to.k)},
            {"gradients.v", footprint(to.v)},
@@ -74,7 +76,8 @@ std::array<named_tensor, 12> written_to(const gradients<T>& to) {
            {"gradients.initial_forward.log_decay", footprint(to.initial_forward.log_decay)},
            {"gradients.initial_backward.S", footprint(to.initial_backward.S)},
            {"gradients.initial_backward.z", footprint(to.initial_backward.z)},
-           {"gradients.initial_backward.log_decay", footprint(to.initial_backward.log_decay)}}};
+           {"gradients.initial_backward.log_decay", footprint(to.initial_backward.log_decay)},
+           {"gradients.weights", footprint(to.weights)}}};
 }
 
 /// What can be wrong with the tensors of a call, but for their numbers, whatever the mask.
@@ -103,6 +106,7 @@ BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const i
            check_extents("gradients.v", to.v, in.v.extents),
            check_extents("gradients.log_forward", to.log_forward, tokens),
            check_extents("gradients.log_backward", to.log_backward, tokens),
+           check_extents("gradients.weights", to.weights, {size.B, size.H, size.L, size.L}),
            check_state("final_forward's gradient", dy.final_forward, sequences, size),
            check_state("final_backward's gradient", dy.final_backward, sequences, size),
            check_state("gradients.initial_forward", to.initial_forward, sequences, size),
@@ -136,6 +140,9 @@ BILA_NOINLINE complaint check_gradient_mask(const Mask& mask, const inputs<T>& i
           "gradients.log_decay is given, but this mask has no parameter of that name: ask for log_forward and log_backward");
     }
   }
+  if constexpr (gapped<Mask>)
+    if (to.weights.data != nullptr)
+      return sentence("gradients.weights is given, but this mask is made of gaps: ask for log_forward and log_backward");
   if constexpr (!gapped<Mask>)
     if (to.log_forward.data != nullptr || to.log_backward.data != nullptr)
       return sentence("gradients.log_forward or log_backward is given, but this mask has no gaps");

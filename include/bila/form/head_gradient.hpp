@@ -25,6 +25,7 @@ struct head_gradient {
   head_state<const Real> final_forward, final_backward;  // of the loss by the final states
   head_state<Real> initial_forward, initial_backward;    // of the loss by the initial states: out
   gradient_rows<T> q, k, v;                              // (L, Dk) (L, Dk) (L, Dv)
+  rows<Real> weights;                                    // (L, L) of query and key, zero at the start; without data: not wanted
   double *forward = nullptr, *backward = nullptr;        // (L + 1) by the log decay of gap t, 0 <= t <= L, zero at the start; null:
                                                          // not wanted
   double scale = 0, diagonal = 0;                        // by the scalars: this head's part
