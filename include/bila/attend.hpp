@@ -9,6 +9,7 @@
 #include <bila/form/automatic.hpp>
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/full.hpp>
+#include <bila/form/only_states.hpp>
 #include <bila/form/recurrent.hpp>
 #include <bila/kernel/eigen.hpp>
 #include <bila/mask/concepts.hpp>
@@ -53,8 +54,22 @@ BILA_NOINLINE std::size_t meeting_bytes(const Form& form, form::head_size larges
   return counter.used();
 }
 
+/// Of a call without y.
+template <class Kernel, class T>
+BILA_NOINLINE schedule plan_states(const cpu& backend, const inputs<T>& in, const outputs<T>& out) {
+  const geometry size = geometry_of(in, out);
+  schedule s{segments_of(in, size).count(), 1, 0, 0, 0, 0};
+  s.tasks = size.B * size.H * s.segments;
+  s.workers = std::clamp<index_t>(s.tasks, 1, threads_for(backend, size));
+  kernel::arena counter;
+  form::only_states::scratch<Kernel, real_of<T>>(counter, {size.L, size.Dk, size.Dv});
+  s.bytes_per_slot = counter.used();
+  return s;
+}
+
 template <class Kernel, class Form, class T>
 BILA_NOINLINE schedule plan(const cpu& backend, const Form& form, const inputs<T>& in, const outputs<T>& out) {
+  if (only_states(out)) return plan_states<Kernel>(backend, in, out);
   const geometry size = geometry_of(in, out.y);
   const form::head_size largest = largest_head(in, size);
   const index_t heads = size.B * size.H * segments_of(in, size).count();
@@ -171,7 +186,7 @@ BILA_NOINLINE complaint check_call(const cpu& backend, const complaint& of_form,
   if (wrong.empty()) wrong = validate(in, out);
   if (wrong.empty()) wrong = check_states(in, out, rules);
   if (wrong.empty()) wrong = check_state_decays(in);
-  if (wrong.empty()) wrong = with.check_mask(with.mask.mask, in, geometry_of(in, out.y), written_to(out));
+  if (wrong.empty()) wrong = with.check_mask(with.mask.mask, in, geometry_of(in, out), written_to(out));
   return wrong;
 }
 
@@ -192,16 +207,16 @@ BILA_NOINLINE form::head_state<Real> head_state_of(const state<Real>& x, index_t
   return part;
 }
 
-/// A state passes an empty sequence as it is.
+/// A state passes an empty sequence as it is; its row sums only if the norm uses them.
 template <class Real>
-BILA_NOINLINE void pass_on(const form::head_state<const Real>& from, const form::head_state<Real>& to) {
+BILA_NOINLINE void pass_on(const form::head_state<const Real>& from, const form::head_state<Real>& to, bool row_sums) {
   const auto copy = [](const rows<const Real>& source, const rows<Real>& target) {
     if (target.data == nullptr) return;
     for (index_t c = 0; c < target.count; ++c)
       for (index_t d = 0; d < target.width; ++d) target(c, d) = source.data == nullptr ? Real(0) : source(c, d);
   };
   copy(from.S, to.S);
-  copy(from.z, to.z);
+  if (row_sums) copy(from.z, to.z);
 }
 
 /// Rows of x that head h of batch row b has in one segment. Heads of y share those of x in contiguous groups.
@@ -213,15 +228,14 @@ rows<T> rows_of(const tensor_view<T>& x, const geometry& size, index_t b, index_
 /// How many heads a call's mask counts.
 inline index_t gates_of(const form::mask_view& mask, const geometry& size) { return mask.heads == 0 ? size.H : mask.heads; }
 
-/// What a form reads of segment n of head h of batch row b; what it writes is still to be set.
+/// What a form reads of segment n of head h of batch row b, but for q; that and what it writes is still to be set.
 template <class T>
 BILA_NOINLINE form::head<T> head_of(index_t b, index_t h, index_t n, const form::mask_view& mask, const inputs<T>& in,
                                     const geometry& size) {
   const segments pieces = segments_of(in, size);
-  const segment queries = pieces(b, n), keys = size.Lk == size.L ? queries : segment{0, size.Lk};
+  const segment queries = pieces(b, n), keys = keys_of(in, size, b, queries);
   const index_t sequence = b * pieces.count() + n;
   form::head<T> head;
-  head.q = rows_of(in.q, size, b, h, queries);
   head.k = rows_of(in.k, size, b, h, keys);
   head.v = rows_of(in.v, size, b, h, keys);
   head.mask = {mask, b, h / (size.H / gates_of(mask, size)), queries.first};
@@ -243,11 +257,12 @@ BILA_NOINLINE void run_task(index_t task, form::stage at, kernel::arena memory, 
   const geometry size = geometry_of(in, out.y);
   const segment piece = segments_of(in, size)(b, n);
   form::head<T> head = head_of(b, h, n, with.mask, in, size);
+  head.q = rows_of(in.q, size, b, h, piece);
   head.y = rows_of(out.y, size, b, h, piece);
   if (out.row_sum.data != nullptr) head.row_sum = rows_of(out.row_sum, size, b, h, piece);
   head.final_forward = head_state_of(out.final_forward, b * s.segments + n, h);
   head.final_backward = head_state_of(out.final_backward, b * s.segments + n, h);
-  if (head.q.count > 0) {
+  if (head.q.count > 0 || head.k.count > 0) {
     const form::share part{share, s.shares, at, half};
     if constexpr (meets<Kernel, Form, T>) {
       const kernel::arena meeting(at == form::stage::whole ? memory.take(s.meeting_bytes)
@@ -257,14 +272,28 @@ BILA_NOINLINE void run_task(index_t task, form::stage at, kernel::arena memory, 
       form.template run<Kernel>(head, with.norm, part, memory);
     }
   } else if (share == 0 && half == 0) {
-    pass_on(head.initial_forward, head.final_forward);
-    pass_on(head.initial_backward, head.final_backward);
+    pass_on(head.initial_forward, head.final_forward, with.norm.uses_row_sum);
+    pass_on(head.initial_backward, head.final_backward, with.norm.uses_row_sum);
   }
   if (in.lengths.empty() || share != 0 || half != 0) return;
   for (index_t l = head.q.count; l < out.y.length(); ++l) {
     for (index_t d = 0; d < out.y.features(); ++d) out.y(b, h, l, d) = T(0);
     if (with.norm.uses_row_sum && out.row_sum.data != nullptr) out.row_sum(b, h, l, 0) = 0;
   }
+}
+
+/// The states of one segment of one head of a call without y.
+template <class Kernel, class T>
+BILA_NOINLINE void run_states_task(index_t task, kernel::arena memory, const schedule& s, const policies<Kernel, T>& with,
+                                   const inputs<T>& in, const outputs<T>& out) {
+  const geometry size = geometry_of(in, out);
+  const index_t n = task % s.segments, h = task / s.segments % size.H, b = task / s.segments / size.H;
+  form::head<T> head = head_of(b, h, n, with.mask, in, size);
+  head.final_forward = head_state_of(out.final_forward, b * s.segments + n, h);
+  head.final_backward = head_state_of(out.final_backward, b * s.segments + n, h);
+  if (head.k.count > 0) return form::only_states::run<Kernel>(head, with.norm.uses_row_sum, memory);
+  pass_on(head.initial_forward, head.final_forward, with.norm.uses_row_sum);
+  pass_on(head.initial_backward, head.final_backward, with.norm.uses_row_sum);
 }
 
 // A mask may throw while tasks run: what is unwound then depends on how the unit is built.
@@ -280,6 +309,7 @@ BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, const 
   const call_memory memory(backend.workspace, s.bytes());  // both stages' own: what halves leave for each other lies there
   const auto run = [&](form::stage at) {
     run_tasks(backend, s, memory, [&](index_t task, kernel::arena own, std::byte* between) {
+      if (only_states(out)) return run_states_task<Kernel>(task, own, s, with, in, out);
       run_task<Kernel>(task, at, own, between, s, form, with, in, out);
     });
   };

@@ -91,11 +91,13 @@ complaint check_call(const Form& form, const Mask& mask, const Norm& norm, const
   const auto rules = bila::detail::rules_of<Form>(gapped<Mask>, Norm::uses_row_sum, in.direction);
   complaint wrong = bila::detail::check_itself(form);
   if (wrong.empty()) wrong = bila::detail::check_itself(norm);
+  if (only_states(out)) return "y is missing: on a GPU there is no call for states alone";
   if (wrong.empty()) wrong = validate(in, out);
   if (wrong.empty()) wrong = bila::detail::check_states(in, out, rules);
   const geometry size = geometry_of(in, out.y);
   if (wrong.empty()) wrong = bila::detail::check_mask_shape(mask, in, size);
   if (wrong.empty()) wrong = bila::detail::check_gates_apart(bila::detail::written_to(out), mask);
+  if (wrong.empty() && !in.key_lengths.empty()) return "key_lengths is given, but a GPU's cross attention sees every key";
   if (wrong.empty() && size.Lk != size.L && has_states(in, out))
     return sentence("k has length ", size.Lk, " but q has ", size.L, ": on a GPU states need them equal");
   return wrong.empty() ? check_widths<Tiles>(size) : wrong;

@@ -43,11 +43,13 @@ concept accepts = gapped<Mask> ||(pairwise<Mask> && (std::same_as<Form, form::fu
 /// Whether the mask has a meaning for keys that are not the queries' tokens, and the shapes of its parameters.
 template <class Mask, class T>
 BILA_NOINLINE complaint check_mask_shape(const Mask& mask, const inputs<T>& in, const geometry& size) {
-  if (size.Lk != size.L) {
+  if (is_cross(in, size)) {
+    const complaint what = size.Lk == size.L ? complaint("key_lengths is given, so keys are not the queries' tokens")
+                                             : sentence("k has length ", size.Lk, " but q has ", size.L);
     const char* const why = !orders_tokens<Mask> ? nullptr : gapped<Mask> ? "a mask with decay" : "a pairwise mask";
-    if (why != nullptr) return sentence("k has length ", size.Lk, " but q has ", size.L, ": ", why, " needs them equal");
+    if (why != nullptr) return sentence(what, ": ", why, " needs them equal");
     if (in.direction != direction::both || in.diagonal != 1 || !in.offsets.empty())
-      return sentence("k has length ", size.Lk, " but q has ", size.L, ": direction, diagonal and offsets need them equal");
+      return sentence(what, ": direction, diagonal and offsets need them equal");
   }
   complaint wrong;
   if constexpr (checks_itself<Mask>) wrong = mask.validate(size.B, size.H, size.L);
@@ -100,7 +102,8 @@ BILA_NOINLINE complaint check_state_use(const char* name, const state<T>& x, dir
   if (!rules.form_carries) return sentence(name, " is given, but form::full carries no state: recurrent and chunkwise do");
   if (!rules.mask_has_gaps) return sentence(name, " is given, but a mask without gaps has no state");
   if (rules.looks == opposite) return sentence(name, " is given, but the direction of the call does not look there");
-  if (rules.norm_uses_row_sum && x.z.data == nullptr) return sentence(name, ".z is missing, and the norm uses the row sum");
+  if (rules.norm_uses_row_sum && x.S.data != nullptr && x.z.data == nullptr)
+    return sentence(name, ".z is missing, and the norm uses the row sum");
   return {};
 }
 

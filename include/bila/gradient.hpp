@@ -88,7 +88,9 @@ BILA_NOINLINE schedule plan_gradient(const cpu& backend, const Form& form, const
                                      index_t gate_heads) {
   const form::head_size largest = largest_head(in, size);
   kernel::arena counter;
-  for (const index_t width : {size.Dk, size.Dk, size.Dv}) room_for_sum<Kernel, T>(counter, largest.L, width);
+  const index_t keys = is_cross(in, size) ? size.Lk : largest.L;
+  room_for_sum<Kernel, T>(counter, largest.L, size.Dk);
+  for (const index_t width : {size.Dk, size.Dv}) room_for_sum<Kernel, T>(counter, keys, width);
   for (int n = 0; n < 4; ++n) counter.numbers<Kernel, double>(largest.L + 1);
   kernel::arena inside;
   form.gradient().template plan<Kernel, T>(inside, largest);
@@ -121,12 +123,18 @@ void write_gaps(const tensor_view<Real>& to, index_t b, index_t h, const segment
   for (index_t t = 0; t < piece.count; ++t) to(b, h, piece.first + t, 0) = static_cast<Real>(gaps[t]);
 }
 
+/// Zeros at tokens [first, last).
+template <class T>
+void clear_tokens(const tensor_view<T>& to, index_t b, index_t h, index_t first, index_t last) {
+  if (to.data == nullptr) return;
+  for (index_t l = first; l < last; ++l)
+    for (index_t d = 0; d < to.features(); ++d) to(b, h, l, d) = T(0);
+}
+
 /// Zeros from token `first` on.
 template <class T>
 void clear_tokens(const tensor_view<T>& to, index_t b, index_t h, index_t first) {
-  if (to.data == nullptr) return;
-  for (index_t l = first; l < to.length(); ++l)
-    for (index_t d = 0; d < to.features(); ++d) to(b, h, l, d) = T(0);
+  clear_tokens(to, b, h, first, to.length());
 }
 
 /// A call's arguments, as every task needs them.
@@ -150,32 +158,33 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
   const geometry& size = c.size;
   const index_t groups = head_groups(c.in, c.gate_heads), n = task % s.segments, group = task / s.segments % groups,
                 b = task / s.segments / groups;
-  const segment piece = segments_of(c.in, size)(b, n);
+  const segment piece = segments_of(c.in, size)(b, n), keys = keys_of(c.in, size, b, piece);
   const index_t sequence = b * s.segments + n, per_group = size.H / groups;
   const rows<Real> sum_q = room_for_sum<Kernel, T>(memory, piece.count, size.Dk),
-                   sum_k = room_for_sum<Kernel, T>(memory, piece.count, size.Dk),
-                   sum_v = room_for_sum<Kernel, T>(memory, piece.count, size.Dv);
+                   sum_k = room_for_sum<Kernel, T>(memory, keys.count, size.Dk),
+                   sum_v = room_for_sum<Kernel, T>(memory, keys.count, size.Dv);
   double* const forward = memory.numbers<Kernel, double>(piece.count + 1);
   double* const backward = memory.numbers<Kernel, double>(piece.count + 1);
   double* const group_forward = memory.numbers<Kernel, double>(piece.count + 1);
   double* const group_backward = memory.numbers<Kernel, double>(piece.count + 1);
 
   for (index_t h = group * per_group; h < (group + 1) * per_group; ++h) {
-    const auto sum_rows = [&](const tensor_view<T>& to, const rows<Real>& sum) {
+    const auto sum_rows = [&](const tensor_view<T>& to, const segment& tokens, const rows<Real>& sum) {
       form::gradient_rows<T> result;
       if (to.data == nullptr) return result;
       const index_t sharing = size.H / to.heads();
-      result.out = rows_of(to, size, b, h, piece);
+      result.out = rows_of(to, size, b, h, tokens);
       if constexpr (form::is_narrow<T>)
         result.sum = sum;
       else
         result.sum = result.out;
       result.first = h % sharing == 0;
       result.last = (h + 1) % sharing == 0;
-      if (result.first) clear_tokens(to, b, h / sharing, c.in.lengths.empty() ? to.length() : piece.count);
+      if (result.first) clear_tokens(to, b, h / sharing, c.in.offsets.empty() ? tokens.count : to.length());
       return result;
     };
-    const form::head<T> head = head_of(b, h, n, c.with.mask, c.in, size);
+    form::head<T> head = head_of(b, h, n, c.with.mask, c.in, size);
+    head.q = rows_of(c.in.q, size, b, h, piece);
     form::head_gradient<T> g;
     g.y = rows_of(c.kept.y, size, b, h, piece);
     if (c.kept.row_sum.data != nullptr) g.row_sum = rows_of(c.kept.row_sum, size, b, h, piece);
@@ -184,23 +193,27 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
     g.final_backward = head_state_of(c.dy.final_backward, sequence, h);
     g.initial_forward = head_state_of(c.to.initial_forward, sequence, h);
     g.initial_backward = head_state_of(c.to.initial_backward, sequence, h);
-    g.q = sum_rows(c.to.q, sum_q);
-    g.k = sum_rows(c.to.k, sum_k);
-    g.v = sum_rows(c.to.v, sum_v);
-    if (head.mask.gapped && (head.mask.gaps != gap::none || c.to.log_forward.data != nullptr || c.to.log_backward.data != nullptr ||
-                             head.has_states())) {
+    g.q = sum_rows(c.to.q, piece, sum_q);
+    g.k = sum_rows(c.to.k, keys, sum_k);
+    g.v = sum_rows(c.to.v, keys, sum_v);
+    clear_tokens(c.to.weights, b, h, piece.first, c.in.offsets.empty() ? size.L : piece.first + piece.count);
+    if (c.to.weights.data != nullptr && piece.count > 0)
+      g.weights = head_rows(c.to.weights, b, h, piece.first, piece.count).columns(piece.first, piece.count);
+    g.of_pairs = head.mask.gaps != gap::none || c.to.log_forward.data != nullptr || c.to.log_backward.data != nullptr ||
+                 c.to.diagonal != nullptr;
+    if (head.mask.gapped && (head.mask.gaps != gap::none || wants_gaps(c.to) || head.has_states())) {
       g.forward = forward;
       g.backward = backward;
       std::fill_n(forward, piece.count + 1, 0.0);
       std::fill_n(backward, piece.count + 1, 0.0);
     }
 
-    if (piece.count > 0) {
+    if (piece.count > 0 || keys.count > 0) {
       kernel::arena inside = memory;  // each head starts over
       c.form.gradient().template run<Kernel>(head, g, c.with.norm, inside);
     } else {
-      pass_on(g.final_forward, g.initial_forward);
-      pass_on(g.final_backward, g.initial_backward);
+      pass_on(g.final_forward, g.initial_forward, c.with.norm.uses_row_sum);
+      pass_on(g.final_backward, g.initial_backward, c.with.norm.uses_row_sum);
     }
 
     scalar_gradients& part = parts[(b * size.H + h) * s.segments + n] = {0, 0, g.scale, g.diagonal};
@@ -266,6 +279,18 @@ template <class Kernel, class Form, class T>
 BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& form, const gradient_policies<Kernel, T>& with,
                                              const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
                                              const gradients<T>& to) {
+  using Real = real_of<T>;
+  if (kept.y.extents == per_axis{} && only_states(dy.y, dy.final_forward, dy.final_backward)) {
+    // After a call for its states alone: the gradient is that of any y of which the loss does not depend.
+    const T zero{};
+    const Real no_sum{};
+    const geometry size = geometry_of(in, dy.final_forward.given() ? dy.final_forward : dy.final_backward);
+    const tensor_view<const T> y{&zero, {size.B, size.H, size.L, size.Dv}, {}};
+    inputs<T> with_q = in;
+    with_q.q = {&zero, {size.B, size.H, size.L, size.Dk}, {}};
+    return run_gradient_checked(backend, form, with, with_q, saved<T>{y, {&no_sum, {size.B, size.H, size.L, 1}, {}}},
+                                output_gradients<T>{y, dy.final_forward, dy.final_backward}, to);
+  }
   if (complaint wrong = check_gradient_call(backend, form, with, in, kept, dy, to); !wrong.empty()) return wrong;
   const geometry size = geometry_of(in, kept.y);
   const index_t gate_heads = with.pull_back_tokens != nullptr && to.log_decay.data != nullptr ? gates_of(with.mask, size) : 0;
@@ -278,6 +303,10 @@ BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& for
     run_gradient_task<Kernel>(task, own, parts_in(shared), s, call);
   });
   sum_scalars(with, to, parts_in(memory.aligned()), size, s.segments);
+  if (size.H > 0) return {};
+  for (const tensor_view<T>* unread : {&to.q, &to.k, &to.v})  // no head of y reads their heads
+    for (index_t b = 0; b < unread->batches(); ++b)
+      for (index_t h = 0; h < unread->heads(); ++h) clear_tokens(*unread, b, h, 0);
   return {};
 }
 

@@ -4,20 +4,24 @@
 
 #include <bila/door.hpp>
 
+#include <cmath>
+#include <limits>
+
 namespace bila::inline v0_1 {
 
 /// What the forward pass wrote and the gradient reads: y and, for a norm that uses it, the row sum. Nothing else need be kept:
 /// sizeof(T) Dv + sizeof(real_of<T>) bytes per token and head, beside the inputs.
 template <class T>
 struct saved {
-  tensor_view<const T> y;                      // [B, H, L, Dv]
+  tensor_view<const T> y = {};                 // [B, H, L, Dv]
   tensor_view<const real_of<T>> row_sum = {};  // [B, H, L, 1]
 };
 
-/// The gradient of the loss by what attend wrote. Any strides: a broadcast gradient has strides of zero.
+/// The gradient of the loss by what attend wrote. Any strides: a broadcast gradient has strides of zero. After a call for its final
+/// states alone, y and saved::y are left out too, and q is not read.
 template <class T>
 struct output_gradients {
-  tensor_view<const T> y;                      // [B, H, L, Dv]
+  tensor_view<const T> y = {};                 // [B, H, L, Dv]
   state<const real_of<T>> final_forward = {};  // empty: the loss does not depend on it
   state<const real_of<T>> final_backward = {};
 };
@@ -33,6 +37,8 @@ struct gradients {
   double* diagonal = nullptr;
   state<real_of<T>> initial_forward = {};  // log_decay, where given: of the gap by which the state enters
   state<real_of<T>> initial_backward = {};
+  tensor_view<real_of<T>> weights = {};  // [B, H, L, L], of query l and key d, for a pairwise mask: dense, as its weights are; a
+                                         // mask of few parameters sums it up; 0 for pairs that do not see each other
 };
 
 namespace detail {
@@ -43,9 +49,22 @@ inline constexpr bool has_log_decay = false;
 template <gapped Mask, class T>
 inline constexpr bool has_log_decay<Mask, T> = pulls_back<Mask, real_of<T>>;
 
+/// Whether x, as it is computed with, is neither zero nor so small that tasks take it for zero.
+template <class Real>
+bool keeps_digits(double x) {
+  return std::abs(static_cast<Real>(x)) >= std::numeric_limits<Real>::min();
+}
+
+/// Whether the gradient of a gap is asked for by its place, whatever the mask.
+template <class T>
+bool wants_gaps(const gradients<T>& to) {
+  return to.log_forward.data != nullptr || to.log_backward.data != nullptr || to.initial_forward.log_decay.data != nullptr ||
+         to.initial_backward.log_decay.data != nullptr;
+}
+
 /// All that a gradient call writes, by name.
 template <class T>
-std::array<named_tensor, 12> written_to(const gradients<T>& to) {
+std::array<named_tensor, 13> written_to(const gradients<T>& to) {
   return {{{"gradients.q", footprint(to.q)},
            {"gradients.k", footprint(to.k)},
            {"gradients.v", footprint(to.v)},
@@ -57,7 +76,8 @@ std::array<named_tensor, 12> written_to(const gradients<T>& to) {
            {"gradients.initial_forward.log_decay", footprint(to.initial_forward.log_decay)},
            {"gradients.initial_backward.S", footprint(to.initial_backward.S)},
            {"gradients.initial_backward.z", footprint(to.initial_backward.z)},
-           {"gradients.initial_backward.log_decay", footprint(to.initial_backward.log_decay)}}};
+           {"gradients.initial_backward.log_decay", footprint(to.initial_backward.log_decay)},
+           {"gradients.weights", footprint(to.weights)}}};
 }
 
 /// What can be wrong with the tensors of a call, but for their numbers, whatever the mask.
@@ -66,11 +86,16 @@ BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const i
                                                const output_gradients<T>& dy, const gradients<T>& to) {
   if (complaint wrong = validate(in, kept.y); !wrong.empty()) return wrong;
   const geometry size = geometry_of(in, kept.y);
-  if (size.L != size.Lk) return sentence("k has length ", size.Lk, " but q has ", size.L, ": the gradient needs them equal");
+  if (is_cross(in, size))
+    for (const auto& [name, wanted] :
+         {std::pair("diagonal", to.diagonal != nullptr), std::pair("log_forward", to.log_forward.data != nullptr),
+          std::pair("log_backward", to.log_backward.data != nullptr)})
+      if (wanted) return sentence("gradients.", name, " is given, but in cross attention no key is a query's own token");
   if (dy.y.extents != kept.y.extents) return sentence("dy has shape ", shape_in_words(dy.y), " but y has ", shape_in_words(kept.y));
   if (rules.norm_uses_row_sum && kept.row_sum.data == nullptr && !kept.y.empty())
     return sentence("row_sum is missing: the norm uses it, and attend writes it to outputs::row_sum");
-  if (to.scale != nullptr && in.scale == 0) return sentence("scale = 0: its gradient needs N, of which y keeps nothing");
+  if (to.scale != nullptr && !keeps_digits<real_of<T>>(in.scale))
+    return sentence("scale = ", in.scale, ": its gradient needs N, of which y keeps nothing");
   const per_axis tokens{size.B, size.H, size.L, 1};
   const index_t sequences = sequences_of(in, size);
   for (const complaint& words : {
@@ -82,6 +107,7 @@ BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const i
            check_view("gradients.log_decay", to.log_decay),
            check_extents("gradients.log_forward", to.log_forward, tokens),
            check_extents("gradients.log_backward", to.log_backward, tokens),
+           check_extents("gradients.weights", to.weights, {size.B, size.H, size.L, size.L}),
            check_state("final_forward's gradient", dy.final_forward, sequences, size),
            check_state("final_backward's gradient", dy.final_backward, sequences, size),
            check_state("gradients.initial_forward", to.initial_forward, sequences, size),
@@ -122,6 +148,9 @@ BILA_NOINLINE complaint check_gradient_mask(const Mask& mask, const inputs<T>& i
           "gradients.log_decay is given, but this mask has no parameter of that name: ask for log_forward and log_backward");
     }
   }
+  if constexpr (gapped<Mask>)
+    if (to.weights.data != nullptr)
+      return sentence("gradients.weights is given, but this mask is made of gaps: ask for log_forward and log_backward");
   if constexpr (!gapped<Mask>)
     if (to.log_forward.data != nullptr || to.log_backward.data != nullptr)
       return sentence("gradients.log_forward or log_backward is given, but this mask has no gaps");

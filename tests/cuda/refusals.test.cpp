@@ -207,7 +207,7 @@ TEST_CASE("keys that are not the queries' tokens") {
   CHECK(test::has_all(c.forward(), {"k has length 100 but q has 140", "a mask with decay"}));
   c.mask = bila::mask::all_ones{};
   c.gradients.log_decay = {};
-  CHECK(test::has_all(c.backward(), {"k has length 100 but q has 140", "the gradient needs them equal"}));
+  CHECK(test::has_all(c.backward(), {"k has length 100 but q has 140", "on a GPU the gradient needs them equal"}));
   CHECK(c.untouched());
 }
 

@@ -2,7 +2,9 @@
 // Gradients through what a user brings: a mask that only knows pairs, a mask of gaps, a norm, gates in float.
 #include "support/catch.hpp"
 #include "support/gradient.hpp"
+#include "support/refusal.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <vector>
@@ -15,8 +17,8 @@ using test::tensor;
 
 /// Any weights at all.
 struct table {
-  const tensor<double>* weights;  // [1, H, L, L]
-  double weight(index_t, index_t h, index_t i, index_t j) const { return (*weights)(0, h, i, j); }
+  const tensor<double>* weights;  // [B, H, L, L]
+  double weight(index_t b, index_t h, index_t i, index_t j) const { return (*weights)(b, h, i, j); }
 };
 
 /// The gaps of a lesson's mask, as a mask without parameters.
@@ -89,6 +91,37 @@ void check_coordinates(test::lesson<double>& x, const test::learned<double>& fou
       number = at;
       CHECK(g == Approx((up - down) / (2 * h)).epsilon(tolerance).margin(tolerance));
     });
+}
+
+/// Whether query i of batch row b sees key j.
+bool sees(const test::problem<double>& x, index_t b, index_t i, index_t j) {
+  if ((x.direction == bila::direction::forward && j > i) || (x.direction == bila::direction::backward && j < i)) return false;
+  for (const index_t border : x.offsets)
+    if ((i < border) != (j < border)) return false;
+  return x.lengths.empty() || std::max(i, j) < x.lengths[static_cast<std::size_t>(b)];
+}
+
+/// sum(dy y) by its definition, with the norm row_sum or none.
+long double loss_of_weights(const test::lesson<double>& x, const tensor<double>& weights) {
+  long double loss = 0;
+  const test::problem<double>& p = x.x;
+  const auto* const sum = std::get_if<bila::norm::row_sum>(&p.norm);
+  for (index_t b = 0; b < p.size.B; ++b)
+    for (index_t h = 0; h < p.size.H; ++h)
+      for (index_t i = 0; i < p.size.L; ++i) {
+        long double along = 0, Z = 0;
+        for (index_t j = 0; j < p.size.L; ++j) {
+          if (!sees(p, b, i, j)) continue;
+          long double score = 0, dy_v = 0;
+          for (index_t c = 0; c < p.size.Dk; ++c) score += static_cast<long double>(p.q(b, h, i, c)) * p.k(b, h / 2, j, c);
+          for (index_t d = 0; d < p.size.Dv; ++d) dy_v += static_cast<long double>(x.dy(b, h, i, d)) * p.v(b, h, j, d);
+          score *= weights(b, h, i, j) * (i == j ? p.diagonal : 1.0);
+          along += score * dy_v;
+          Z += score;
+        }
+        if (Z != 0 || along != 0) loss += sum == nullptr ? p.scale * along : along / (Z + sum->eps);
+      }
+  return loss;
 }
 
 }  // namespace
@@ -181,4 +214,85 @@ TEST_CASE("max_one at a row sum of exactly one has the slope of the constant") {
     CHECK(dk == 2 * v);
     CHECK(dv == 2);
   }
+}
+
+TEST_CASE(
+    "gradients by the weights of a mask that only knows pairs, one by one; of pairs that do not see each other they are zero") {
+  test::random_source random(3507);
+  for (const index_t L : {6, 140})
+    for (const int pieces : {0, 1, 2})
+      for (const auto direction : test::all_directions)
+        for (const bool sums : {false, true}) {
+          const test::any_norm any = sums ? test::any_norm{bila::norm::row_sum{1e-3}} : test::any_norm{bila::norm::none{}};
+          const index_t B = pieces == 1 ? 1 : 2;
+          auto x = test::random_lesson(random, {.B = B, .H = 2, .L = L, .Dk = 3, .Dv = 2, .Hk = 1}, mask_kind::all_ones, any);
+          x.x.direction = direction, x.x.diagonal = 1.5, x.x.scale = 0.5;
+          if (pieces == 1) x.x.offsets = {0, 2, 2, L};
+          if (pieces == 2) x.x.lengths = {L - 2, 0};
+          tensor<double> weights(B, 2, L, L), slopes(B, 2, L, L), towards(B, 2, L, L);
+          weights.fill_uniform(random, 0.2, 1);
+          weights(0, 0, 1, 2) = weights(0, 0, 2, 1) = 0;  // a weight of zero has a gradient like any other
+          towards.fill_uniform(random, -1, 1);
+          const table mask{&weights};
+          const auto learn_weights = [&](const bila::cpu& backend, const auto& form, const auto& norm, tensor<double>& to) {
+            auto room = room_for(x);
+            bila::attend(backend, form, mask, norm, x.inputs(), outputs_of(room));
+            bila::gradients<double> wanted;
+            wanted.weights = to.view();
+            bila::gradient(backend, form, mask, norm, x.inputs(), saved_of(room), given_to(x), wanted);
+          };
+          const auto learn_both = [&](const bila::cpu& backend, const auto& form, tensor<double>& to) {
+            if (sums)
+              learn_weights(backend, form, bila::norm::row_sum{1e-3}, to);
+            else
+              learn_weights(backend, form, bila::norm::none{}, to);
+          };
+          learn_both({}, bila::form::full{}, slopes);
+          INFO("L = " << L << ", pieces = " << pieces << ", " << test::name_of(direction) << ", " << test::name_of(any));
+
+          const auto moved = [&](double t) {
+            tensor<double> to = weights;
+            to.for_each([&](double& w, index_t b, index_t h, index_t i, index_t j) { w += t * towards(b, h, i, j); });
+            return loss_of_weights(x, to);
+          };
+          long double along = 0;
+          bool hidden_are_zero = true;
+          slopes.for_each([&](const double& slope, index_t b, index_t h, index_t i, index_t j) {
+            along += static_cast<long double>(slope) * towards(b, h, i, j);
+            hidden_are_zero = hidden_are_zero && (sees(x.x, b, i, j) || slope == 0);
+          });
+          constexpr double step = 0x1p-12;
+          CHECK(static_cast<double>(along) == Approx(static_cast<double>((moved(step) - moved(-step)) / (2 * step))).epsilon(1e-5));
+          CHECK((hidden_are_zero && slopes.intact()));
+          if (L > 6) {
+            tensor<double> again(B, 2, L, L);
+            learn_both(test::spread({.threads = 3}), bila::form::automatic{}, again);
+            CHECK(same_bits(again, slopes));
+            continue;
+          }
+          slopes.for_each([&](const double& slope, index_t b, index_t h, index_t i, index_t j) {
+            tensor<double> up = weights, down = weights;
+            up(b, h, i, j) += step, down(b, h, i, j) -= step;
+            const long double rise = (loss_of_weights(x, up) - loss_of_weights(x, down)) / (2 * step);
+            CHECK(slope == Approx(static_cast<double>(rise)).epsilon(1e-5).margin(1e-7));
+          });
+        }
+}
+
+TEST_CASE("gradients by weights are refused for masks of gaps, and in another shape") {
+  test::random_source random(3508);
+  const auto x = test::random_lesson(random, {.H = 2, .L = 5, .Dk = 3, .Dv = 2}, mask_kind::all_ones, bila::norm::none{});
+  auto room = room_for(x);
+  tensor<double> weights(1, 2, 5, 5);
+  weights.fill(1);
+  tensor<double> to(1, 2, 5, 4);
+  bila::gradients<double> wanted;
+  const auto words = [&](const auto& mask) {
+    return test::refusal(
+        [&] { bila::gradient(bila::form::full{}, mask, bila::norm::none{}, x.inputs(), saved_of(room), given_to(x), wanted); });
+  };
+  wanted.weights = to.view();
+  CHECK(test::has_all(words(table{&weights}), {"gradients.weights", "[1, 2, 5, 4]", "[1, 2, 5, 5]"}));
+  wanted.weights = weights.view();
+  CHECK(test::has_all(words(bila::mask::all_ones{}), {"gradients.weights", "gaps"}));
 }

@@ -44,6 +44,9 @@ class running {
   }
 
   wide& at(index_t c, index_t d) { return S_[static_cast<std::size_t>(c * columns_ + d)]; }
+  void add(const running& other) {
+    for (std::size_t n = 0; n < S_.size(); ++n) S_[n] += other.S_[n];
+  }
   void decay(wide lambda) {
     for (wide& s : S_) s *= lambda;
   }
@@ -126,11 +129,23 @@ defined by_definition(const lesson<double>& x) {
           if (by.given() && x.row_sums()) result.loss += by.z(s, h, c) * S.at(c, Dv);
         }
       };
+      const index_t keys = p.key_lengths.empty() ? p.k.extent(2) : p.key_lengths[static_cast<std::size_t>(b)];  // if it crosses
       const auto enter = [&](const carried<double>& from, running& S) {
-        if (from.given() && from.log_decay.extent(0) > 0 && !rows.empty()) S.decay(lambda(from.log_decay(s, h, 0)));
+        if (from.given() && from.log_decay.extent(0) > 0 && !(rows.empty() && (!p.crosses() || keys == 0)))
+          S.decay(lambda(from.log_decay(s, h, 0)));
       };
 
-      if (x.looks(bila::direction::forward)) {
+      if (p.crosses()) {
+        running own({}, s, h, size), before(x.initial_forward, s, h, size), after(x.initial_backward, s, h, size);
+        for (index_t j = 0; j < keys; ++j) write(j, own);
+        enter(x.initial_forward, before);
+        enter(x.initial_backward, after);
+        running seen = own;
+        seen.add(before), seen.add(after), before.add(own), after.add(own);
+        for (index_t i = first; i < last; ++i) read(i, seen);
+        keep(before, x.by_forward, result.S_forward, result.z_forward);
+        keep(after, x.by_backward, result.S_backward, result.z_backward);
+      } else if (x.looks(bila::direction::forward)) {
         running S(x.initial_forward, s, h, size);
         enter(x.initial_forward, S);
         for (index_t i = first; i < last; ++i) {
@@ -140,7 +155,7 @@ defined by_definition(const lesson<double>& x) {
         }
         keep(S, x.by_forward, result.S_forward, result.z_forward);
       }
-      if (x.looks(bila::direction::backward)) {
+      if (!p.crosses() && x.looks(bila::direction::backward)) {
         running S(x.initial_backward, s, h, size);
         enter(x.initial_backward, S);
         for (index_t i = last - 1; i >= first; --i) {
@@ -151,9 +166,9 @@ defined by_definition(const lesson<double>& x) {
         keep(S, x.by_backward, result.S_backward, result.z_backward);
       }
       for (index_t i = first; i < last; ++i) {
-        wide score = 0;
-        for (index_t c = 0; c < Dk; ++c) score += wide(p.q(b, hq, i, c)) * p.k(b, hk, i, c);
-        for (index_t d = 0; d <= Dv; ++d) row(i, d) += p.diagonal * score * value(i, d);
+        wide own = 0;
+        for (index_t c = 0; c < Dk && !p.crosses(); ++c) own += p.diagonal * wide(p.q(b, hq, i, c)) * p.k(b, hk, i, c);
+        for (index_t d = 0; d <= Dv && !p.crosses(); ++d) row(i, d) += own * value(i, d);
         const wide Z = row(i, Dv);
         wide factor = p.scale, divisor = 1;
         if (const auto* sum = std::get_if<bila::norm::row_sum>(&p.norm)) {
@@ -229,7 +244,7 @@ wide derivative(const Move& move) {
 
 }  // namespace
 
-directional::directional(const lesson<double>& x, random_source& random) {
+directional::directional(const lesson<double>& x, random_source& random) : crosses_(x.x.crosses()) {
   for (const parameter& of : parameters_of(x)) {
     lesson<double> moved = x;
     tensor<double>& value = of.value(moved);
@@ -272,7 +287,7 @@ directional::verdict directional::judge(const learned<double>& found) const {
     look(l.of.name, slope, l.slope, size);
   }
   look("scale", found.scale, scale_, std::fabs(wide(found.scale)));
-  look("diagonal", found.diagonal, diagonal_, std::fabs(wide(found.diagonal)));
+  if (!crosses_) look("diagonal", found.diagonal, diagonal_, std::fabs(wide(found.diagonal)));
   return result;
 }
 

@@ -154,7 +154,9 @@ template <class T>
 learned<T> learn(const any_form& form, const lesson<T>& x, const bila::cpu& backend = {}, layer kernel = layer::eigen) {
   learned<T> to = room_for(x);
   forward_pass<T>(kernel, backend, form, x.x.mask(), x.x.norm, x.inputs(), outputs_of(to));
-  backward_pass<T>(kernel, backend, form, x.x.mask(), x.x.norm, x.inputs(), saved_of(to), given_to(x), gradients_of(to));
+  bila::gradients<T> wanted = gradients_of(to);
+  if (x.x.crosses()) wanted.log_forward = wanted.log_backward = {}, wanted.diagonal = nullptr;
+  backward_pass<T>(kernel, backend, form, x.x.mask(), x.x.norm, x.inputs(), saved_of(to), given_to(x), wanted);
   return to;
 }
 
@@ -206,6 +208,7 @@ class directional {
   };
   std::vector<line> lines_;
   wide scale_, diagonal_;
+  bool crosses_;
 };
 
 /// The largest |x - y| relative to the largest |y|; infinite when one is NaN and the other is not. A gradient that is all but zero,
@@ -273,7 +276,7 @@ lesson<T> stored_as(const lesson<From>& from) {
     return carried<Real>{converted<Real>(x.S), converted<Real>(x.z), converted<Real>(x.log_decay)};
   };
   return {{p.size, p.kind, p.norm, converted<T>(p.q), converted<T>(p.k), converted<T>(p.v), p.gates, p.other_gates, p.scale,
-           p.diagonal, p.direction, p.offsets, p.lengths},
+           p.diagonal, p.direction, p.offsets, p.lengths, p.key_lengths},
           converted<T>(from.dy),
           state(from.initial_forward),
           state(from.initial_backward),

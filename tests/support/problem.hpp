@@ -45,9 +45,16 @@ struct problem {
   tensor<double> gates, other_gates;  // [B, H, L, 1], log decays: per token (or f and b); [1, H, 1, 1] for a fixed mask; or H / n
   double scale = 1, diagonal = 1;
   bila::direction direction = bila::direction::both;
-  std::vector<index_t> offsets = {}, lengths = {};
+  std::vector<index_t> offsets = {}, lengths = {}, key_lengths = {};
 
-  bila::inputs<T> inputs() const { return {q.view(), k.view(), v.view(), scale, diagonal, direction, offsets, lengths}; }
+  bila::inputs<T> inputs() const {
+    bila::inputs<T> in{q.view(), k.view(), v.view(), scale, diagonal, direction, offsets, lengths};
+    in.key_lengths = key_lengths;
+    return in;
+  }
+
+  /// Whether the keys are not the queries' tokens.
+  bool crosses() const { return !key_lengths.empty() || k.extent(2) != q.extent(2); }
 
   any_mask mask() const {
     switch (kind) {

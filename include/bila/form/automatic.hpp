@@ -15,6 +15,7 @@ enum class choice { full, chunkwise };
 ///     forward, gaps:            full  iff  L < C + (4 Dk Dv + 450) / (Dk + Dv), C = 16
 ///     forward, none, both ways: full  iff  L <     2 Dk Dv / (Dk + Dv)     with diagonal weight 1; chunkwise is the one state
 ///     gradient:                 full  iff  L < C + 10 Dk Dv / (3 Dk + 2 Dv), C = 32
+///     gradient, one state:      full  iff  L Lk (3 Dk + 2 Dv) < (2 L + 3 Lk) Dk Dv
 ///     pairwise only:            full;      states given: never full
 ///
 /// The choice depends on a segment's own shape only, so a sequence gives the same bits alone, packed, or in a batch.
@@ -65,10 +66,12 @@ struct automatic {
     template <class Kernel, class T, class Real>
     void run(const head<T>& x, head_gradient<T>& g, const norm_view<Real>& norm, kernel::arena memory) const {
       if (x.mask.gapped) {
-        const double L = static_cast<double>(x.k.count), Dk = static_cast<double>(x.q.width), Dv = static_cast<double>(x.v.width);
-        if (x.has_states() || g.has_states() ||
-            (L - static_cast<double>(linear.gradient().size)) * (3 * Dk + 2 * Dv) >= 10 * Dk * Dv)
-          return linear.gradient().run<Kernel>(x, g, norm, memory);
+        const double L = static_cast<double>(x.q.count), Lk = static_cast<double>(x.k.count);
+        const double Dk = static_cast<double>(x.q.width), Dv = static_cast<double>(x.v.width);
+        const bool costs_more = global_state_gradient::serves(x, g)
+                                    ? L * Lk * (3 * Dk + 2 * Dv) >= (2 * L + 3 * Lk) * Dk * Dv
+                                    : (L - static_cast<double>(linear.gradient().size)) * (3 * Dk + 2 * Dv) >= 10 * Dk * Dv;
+        if (x.has_states() || g.has_states() || costs_more) return linear.gradient().run<Kernel>(x, g, norm, memory);
       }
       full_gradient{}.run<Kernel>(x, g, norm, memory);
     }

@@ -4,6 +4,7 @@
 
 #include <bila/form/compensation.hpp>
 #include <bila/form/decays.hpp>
+#include <bila/form/global_state_gradient.hpp>
 #include <bila/form/head_gradient.hpp>
 
 #include <cmath>
@@ -118,11 +119,15 @@ struct chunkwise_gradient {
 
   template <class Kernel, class T>
   void plan(kernel::arena& memory, head_size largest) const {
+    kernel::arena other;
+    typename global_state_gradient::scratch<Kernel, real_of<T>>(other, largest);
     scratch<Kernel, real_of<T>>(memory, largest, (std::min)(size, std::max<index_t>(largest.L, 1)), keep_for(largest.L));
+    if (other.used() > memory.used()) memory = other;
   }
 
   template <class Kernel, class T, class Real>
   void run(const head<T>& x, head_gradient<T>& g, const norm_view<Real>& norm, kernel::arena memory) const {
+    if (global_state_gradient::serves(x, g)) return global_state_gradient::run<Kernel>(x, g, norm, memory);
     const keeping kept = keep_for(x.q.count);
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width}, (std::min)(size, x.q.count), kept);
     for (index_t first = 0; first < x.q.count; first += w.q.rows)
@@ -173,7 +178,7 @@ struct chunkwise_gradient {
       copy_adjoint(w.inside, 0, w.ends, span - 1, w.Ht.columns);
       w.R_rest.copy_to(w.rest_of(span - 1));
     }
-    keep(g.initial(duty.way), w.inside.R(0), w.inside.r(0), w.inside.held[0] * x.initial(duty.way).decay);
+    keep(g.initial(duty.way), w.inside.R(0), duty.row_sums ? w.inside.r(0) : nullptr, w.inside.held[0] * x.initial(duty.way).decay);
 
     start_transposed<Kernel>(w.Ht, w.h, x.initial(duty.way));
     decay(w.Ht, w.h, w.Ht.columns, x.initial(duty.way).decay);

@@ -10,6 +10,7 @@ namespace bila::inline v0_1::form {
 /// With A_ij = M_ij (q_i . k_j) and g_ij = dN_i . v_j + dZ_i,
 ///
 ///     dQ = (g o M) K,   dK = (g o M)^T Q,   dV = A^T dN,   E = g o A = dl / d log M
+///     dl/dM_ij = g_ij (q_i . k_j)                                for a pairwise mask
 ///     dl/df_t = sum_{i >= t > j} E_ij,   dl/db_t = sum_{i < t <= j} E_ij,   dl/d diagonal = sum_i g_ii (q_i . k_i)
 ///
 /// Time O(L^2 (Dk + Dv)), memory O(block (block + Dk + Dv)) and four numbers per token. Keeps nothing from the forward pass.
@@ -89,15 +90,21 @@ struct full_gradient {
       Kernel::transpose(dyt, dy);
       kernel::clear(dq);
       for_each_key_block<Kernel>(x, ib, 1, w.walk, [&](index_t jb, const auto& M) {
-        const index_t from = jb * block, m = (std::min)(block, L - from);
+        const index_t from = jb * block, m = (std::min)(block, x.k.count - from);
         const auto k = kernel::whole_packets<Kernel>(x.k.slice(from, m), w.k);  // (m, Dk)
         const auto v = kernel::whole_packets<Kernel>(x.v.slice(from, m), w.v);  // (m, Dv)
         const kernel::tile<Real> A{w.A.data, m, n, w.A.stride}, G{w.G.data, m, n, w.G.stride},
             E{w.E.data, m, n, w.E.stride};  // (m, n)
+        if (g.weights.data != nullptr) {
+          const kernel::rank_one<Real> ones{w.walk.r, w.walk.r};  // a mask without gaps leaves them so
+          Kernel::score(A, static_cast<Real*>(nullptr), k, qt, ones);
+          Kernel::score_gradient(G, E, A, v, dyt, w.a, w.b, ones);
+          write_weights<Kernel>(x, g, first, from, E);
+        }
         Kernel::score(A, static_cast<Real*>(nullptr), k, qt, M);
         Kernel::score_gradient(G, E, A, v, dyt, w.a, w.b, M);
-        if (ib == jb) weigh_diagonal(x, g, A, G, E);
-        cross<Kernel>(E, ib, jb, g, w);
+        if (ib == jb && (g.of_pairs || x.diagonal != 1)) weigh_diagonal(x, g, A, G, E);
+        if (g.of_pairs) cross<Kernel>(E, ib, jb, g, w);
         Kernel::apply(dq, G, k);
         add_product<Kernel>(g.k, from, w.dk.top(m), G, q);
         add_product<Kernel>(g.v, from, w.dv.top(m), A, dy);
@@ -117,6 +124,18 @@ struct full_gradient {
   }
 
  private:
+  /// dl / dM_ij = g_ij (q_i . k_j), E without the mask, where the call's direction looks.
+  template <class Kernel, class T, class Real>
+  static BILA_NOINLINE void write_weights(const head<T>& x, const head_gradient<T>& g, index_t first, index_t from,
+                                          kernel::tile<Real> E) {
+    for (index_t j = from; j < from + E.rows; ++j)
+      for (index_t i = first; i < first + E.columns; ++i) {
+        if (i < j ? x.direction == direction::forward : i > j && x.direction == direction::backward) continue;
+        const Real slope = E.row(j - from)[i - first];
+        g.weights(i, j) = i == j ? static_cast<Real>(x.diagonal) * slope : slope;
+      }
+  }
+
   template <class Kernel, class Real, class T>
   static void cross(kernel::tile<Real> E, index_t ib, index_t jb, const head_gradient<T>& g, scratch<Kernel, Real>& w) {
     const auto to = [](double* gaps, index_t first) { return gaps == nullptr ? gaps : gaps + first; };

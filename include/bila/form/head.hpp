@@ -19,6 +19,8 @@ template <class Real>
 struct head_state {
   rows<Real> S, z;
   double decay = 1;
+
+  bool given() const { return S.data != nullptr || z.data != nullptr; }
 };
 
 /// Stored in T, computed in Real.
@@ -36,8 +38,7 @@ struct head {
   head_state<Real> final_forward, final_backward;
 
   bool has_states() const {
-    return initial_forward.S.data != nullptr || initial_backward.S.data != nullptr || final_forward.S.data != nullptr ||
-           final_backward.S.data != nullptr;
+    return initial_forward.given() || initial_backward.given() || final_forward.given() || final_backward.given();
   }
 
   const auto& initial(bila::direction way) const { return way == bila::direction::forward ? initial_forward : initial_backward; }
@@ -103,8 +104,10 @@ inline constexpr bool is_narrow = !std::is_same_v<T, real_of<T>>;
 template <class Kernel, class Real>
 BILA_NOINLINE void start(kernel::tile<Real> S, Real* s, const head_state<const Real>& from) {
   std::fill_n(s, kernel::round_up(S.rows, Kernel::template lanes<Real>), Real(0));
-  if (from.S.data == nullptr) return kernel::clear(S);
-  kernel::load(S, from.S);
+  if (from.S.data == nullptr)
+    kernel::clear(S);
+  else
+    kernel::load(S, from.S);
   for (index_t c = 0; c < S.rows; ++c) s[c] = from.z.data == nullptr ? Real(0) : from.z(c, 0);
 }
 

@@ -11,6 +11,28 @@
 
 namespace bila::inline v0_1::form {
 
+/// A state as a sweep carries it from chunk to chunk.
+template <class Kernel, class Real>
+struct carried_state {
+  carried_state(kernel::arena& memory, head_size size)
+      : S(memory.padded<Kernel, Real>(size.Dk, size.Dv)),
+        s(memory.numbers<Kernel, Real>(size.Dk)),
+        held(memory.numbers<Kernel, double>(1)),
+        rest(memory, size.Dk, size.Dv, size.Dk, std::type_identity<Kernel>()) {}
+
+  void start(const head_state<const Real>& from) const {
+    form::start<Kernel>(S, s, from);
+    if (from.given()) decay(S, s, S.rows, from.decay);
+    *held = 1;
+    rest.start();
+  }
+
+  kernel::tile<Real> S;     // (Dk, Dv)
+  Real* s;                  // (Dk) its row sums
+  double* held;             // the true state is held times this one
+  compensation<Real> rest;  // (Dk, Dv) (Dk)
+};
+
 /// What one half passes on to the other. The two states lie far apart: side by side, the prefetchers of two cores take each other's
 /// lines away, and the recurrent form gains nothing from a second thread.
 template <class Kernel, class Real>
@@ -22,25 +44,7 @@ struct meeting {
         apart(memory.numbers<Kernel, double>(512)),
         backward(memory, size) {}
 
-  struct state {
-    state(kernel::arena& memory, head_size size)
-        : S(memory.padded<Kernel, Real>(size.Dk, size.Dv)),
-          s(memory.numbers<Kernel, Real>(size.Dk)),
-          held(memory.numbers<Kernel, double>(1)),
-          rest(memory, size.Dk, size.Dv, size.Dk, std::type_identity<Kernel>()) {}
-
-    void start(const head_state<const Real>& from) const {
-      form::start<Kernel>(S, s, from);
-      if (from.S.data != nullptr) decay(S, s, S.rows, from.decay);
-      *held = 1;
-      rest.start();
-    }
-
-    kernel::tile<Real> S;     // (Dk, Dv)
-    Real* s;                  // (Dk) its row sums
-    double* held;             // the true state is held times this one
-    compensation<Real> rest;  // (Dk, Dv) (Dk)
-  };
+  using state = carried_state<Kernel, Real>;
 
   state& way(direction w) { return w == direction::forward ? forward : backward; }
 

@@ -16,6 +16,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 
 namespace bila::inline v0_1 {
 
@@ -37,32 +38,71 @@ struct inputs {
   index_list lengths = {};                        // valid tokens of each batch row; the rest is never read, and y = 0 there
   state<const real_of<T>> initial_forward = {};   // what comes before the first token of each sequence
   state<const real_of<T>> initial_backward = {};  // what comes after its last
+  index_list key_lengths = {};                    // of cross attention: valid keys of each batch row; then lengths is of queries
 };
 
 template <class T, class U, class V>
 inputs(tensor_view<T>, tensor_view<U>, tensor_view<V>) -> inputs<std::remove_const_t<T>>;
 
-/// What attention writes. Only y is required: an empty view is not written.
+/// What attention writes. An empty view is not written. Without y, a final state is required: then states are all that is
+/// computed, k and v all that is read, q may be left out, and L is the keys' length.
 ///
 /// row_sum: [B, H, L, 1], the unscaled Z; all that a gradient needs saved besides y. A norm that uses no row sum, norm::none,
 /// leaves it as it is. final_forward is the state after each sequence's last token, final_backward the one at its first: what the
 /// next piece takes as its initial state.
 template <class T>
 struct outputs {
-  tensor_view<T> y;  // [B, H, L, Dv]
+  tensor_view<T> y = {};  // [B, H, L, Dv]
   tensor_view<real_of<T>> row_sum = {};
   state<real_of<T>> final_forward = {};
   state<real_of<T>> final_backward = {};
 };
 
-/// The sizes of one call, all taken from the output, q and k.
+/// Whether a call without y is one for its final states.
+template <class T, class Real>
+bool only_states(const tensor_view<T>& y, const state<Real>& final_forward, const state<Real>& final_backward) {
+  return y.data == nullptr && y.extents == per_axis{} && (final_forward.given() || final_backward.given());
+}
+
+template <class T>
+bool only_states(const outputs<T>& out) {
+  return only_states(out.y, out.final_forward, out.final_backward);
+}
+
+/// The sizes of one call, all taken from the output, k and v.
 struct geometry {
   index_t B, H, L, Lk, Dk, Dv;  // Lk, the length of k and v, differs from L in cross attention only
 };
 
 template <class T, class Out>
 geometry geometry_of(const inputs<T>& in, const tensor_view<Out>& y) {
-  return {y.batches(), y.heads(), y.length(), in.k.length(), in.q.features(), in.v.features()};
+  return {y.batches(), y.heads(), y.length(), in.k.length(), in.k.features(), in.v.features()};
+}
+
+/// Without y, those of the keys that a final state is made of.
+template <class T, class Real>
+geometry geometry_of(const inputs<T>& in, const state<Real>& final) {
+  const index_t H = final.S.data != nullptr ? final.S.heads() : final.z.heads();
+  return {in.k.batches(), H, in.k.length(), in.k.length(), in.k.features(), in.v.features()};
+}
+
+template <class T>
+geometry geometry_of(const inputs<T>& in, const outputs<T>& out) {
+  if (!only_states(out)) return geometry_of(in, out.y);
+  return geometry_of(in, out.final_forward.given() ? out.final_forward : out.final_backward);
+}
+
+/// Whether keys are something else than the queries' tokens: cross attention, for masks that do not order tokens.
+template <class T>
+bool is_cross(const inputs<T>& in, const geometry& size) {
+  return size.Lk != size.L || !in.key_lengths.empty();
+}
+
+/// The keys that a segment of queries sees: its own tokens, or in cross attention the batch row's valid ones.
+template <class T>
+segment keys_of(const inputs<T>& in, const geometry& size, index_t b, const segment& queries) {
+  if (!in.key_lengths.empty()) return {0, in.key_lengths[static_cast<std::size_t>(b)]};
+  return size.Lk == size.L ? queries : segment{0, size.Lk};
 }
 
 /// How many sequences there are, each with states of its own: batch rows or packed segments.
@@ -86,12 +126,27 @@ complaint check_state(const char* name, const state<T>& x, index_t sequences, co
 
 inline complaint check_divides(const char* name, index_t heads, index_t H) {
   if (heads == H || (heads > 0 && H % heads == 0)) return {};
-  return sentence(name, " has ", heads, " heads, which do not divide the ", H, " heads of y");
+  return sentence(name, " has ", heads, " heads, which do not divide the ", H, " heads of the output");
 }
 
 inline complaint check_equal(const char* name, const char* axis, index_t found, const char* other, index_t wanted) {
   if (found == wanted) return {};
   return sentence(name, " has ", axis, " ", found, " but ", other, " has ", wanted);
+}
+
+/// Without y and q.
+template <class T>
+complaint check_keys(const inputs<T>& in, const geometry& size) {
+  for (const complaint& wrong : {
+           check_view("k", in.k),
+           check_view("v", in.v),
+           check_equal("v", "batch size", in.v.batches(), "k", size.B),
+           check_divides("k", in.k.heads(), size.H),
+           check_divides("v", in.v.heads(), size.H),
+           check_equal("v", "length", in.v.length(), "k", size.L),
+       })
+    if (!wrong.empty()) return wrong;
+  return {};
 }
 
 template <class T, class Out>
@@ -113,6 +168,13 @@ complaint check_shapes(const inputs<T>& in, const tensor_view<Out>& y) {
   return {};
 }
 
+/// A number that the tensors' own are multiplied with.
+template <class T>
+complaint check_number(const char* name, double x) {
+  if (std::abs(x) <= static_cast<double>(std::numeric_limits<real_of<T>>::max())) return {};
+  return sentence(name, " = ", x, ", it must be finite", std::isfinite(x) ? " in float" : "");
+}
+
 template <class T>
 complaint check_offsets(const inputs<T>& in, index_t B, index_t L) {
   const auto& offsets = in.offsets;
@@ -128,15 +190,48 @@ complaint check_offsets(const inputs<T>& in, index_t B, index_t L) {
   return {};
 }
 
+/// Of the valid tokens, at most L, of each batch row.
+inline complaint check_lengths(const char* name, const index_list& lengths, index_t B, index_t L) {
+  if (lengths.empty()) return {};
+  if (static_cast<index_t>(lengths.size()) != B)
+    return sentence(name, ": has ", lengths.size(), " entries but the batch size is ", B);
+  for (std::size_t b = 0; b < lengths.size(); ++b)
+    if (lengths[b] < 0 || lengths[b] > L) return sentence(name, "[", b, "] = ", lengths[b], " is outside 0..", L);
+  return {};
+}
+
 template <class T>
-complaint check_lengths(const inputs<T>& in, index_t B, index_t L) {
-  if (in.k.length() != L)
-    return sentence("lengths: k has length ", in.k.length(), " but q has ", L, ": cross attention does not take lengths");
-  if (!in.offsets.empty()) return sentence("lengths: both offsets and lengths are given, a call takes one of them");
-  if (static_cast<index_t>(in.lengths.size()) != B)
-    return sentence("lengths: has ", in.lengths.size(), " entries but the batch size is ", B);
-  for (std::size_t b = 0; b < in.lengths.size(); ++b)
-    if (in.lengths[b] < 0 || in.lengths[b] > L) return sentence("lengths[", b, "] = ", in.lengths[b], " is outside 0..", L);
+complaint check_all_lengths(const inputs<T>& in, index_t B, index_t L) {
+  const index_t Lk = in.k.length();
+  if (!in.lengths.empty() && !in.offsets.empty())
+    return sentence("lengths: both offsets and lengths are given, a call takes one of them");
+  if (!in.lengths.empty() && in.key_lengths.empty() && Lk != L)
+    return sentence("lengths: k has length ", Lk, " but q has ", L, ": lengths counts queries, and needs key_lengths beside it");
+  complaint wrong = check_lengths("lengths", in.lengths, B, L);
+  return wrong.empty() ? check_lengths("key_lengths", in.key_lengths, B, Lk) : wrong;
+}
+
+/// What is computed for each pair of numbers, or kept, must be countable.
+inline complaint check_work(const geometry& size) {
+  const auto at_least_1 = [](index_t n) { return (std::max)(static_cast<double>(n), 1.0); };
+  const double work =
+      at_least_1(size.B) * at_least_1(size.H) * at_least_1((std::max)(size.L, size.Lk)) * at_least_1(size.Dk) * at_least_1(size.Dv);
+  if (work <= 0x1p52) return {};
+  return sentence("y has shape [", size.B, ", ", size.H, ", ", size.L, ", ", size.Dv, "] and k has length ", size.Lk, " and width ",
+                  size.Dk, ": their product is above 2^52");
+}
+
+/// What is neither a tensor of tokens nor written.
+template <class T>
+complaint check_options(const inputs<T>& in, const geometry& size) {
+  for (const complaint& wrong : {check_work(size), check_number<T>("scale", in.scale), check_number<T>("diagonal", in.diagonal)})
+    if (!wrong.empty()) return wrong;
+  if (const complaint wrong = check_all_lengths(in, size.B, size.L); !wrong.empty()) return wrong;
+  if (!in.offsets.empty())
+    if (const complaint wrong = check_offsets(in, size.B, size.L); !wrong.empty()) return wrong;
+  for (const complaint& wrong : {check_state("initial_forward", in.initial_forward, sequences_of(in, size), size),
+                                 check_state("initial_backward", in.initial_backward, sequences_of(in, size), size)})
+    if (!wrong.empty()) return wrong;
   return {};
 }
 
@@ -168,16 +263,6 @@ std::array<named_tensor, 6> initial_states_of(const inputs<T>& in) {
            {"initial_backward.log_decay", footprint(b.log_decay)}}};
 }
 
-/// What is computed for each pair of numbers, or kept, must be countable.
-inline complaint check_work(const geometry& size) {
-  const auto at_least_1 = [](index_t n) { return (std::max)(static_cast<double>(n), 1.0); };
-  const double work =
-      at_least_1(size.B) * at_least_1(size.H) * at_least_1((std::max)(size.L, size.Lk)) * at_least_1(size.Dk) * at_least_1(size.Dv);
-  if (work <= 0x1p52) return {};
-  return sentence("y has shape [", size.B, ", ", size.H, ", ", size.L, ", ", size.Dv, "] and k has length ", size.Lk, " and width ",
-                  size.Dk, ": their product is above 2^52");
-}
-
 }  // namespace detail
 
 /// Everything about q, k, v, the options and the shape of y that can be wrong, in the order a reader would look; empty if nothing
@@ -188,25 +273,20 @@ complaint validate(const inputs<T>& in, const tensor_view<Out>& y) {
        {detail::check_view("q", in.q), detail::check_view("k", in.k), detail::check_view("v", in.v), detail::check_view("y", y)})
     if (!wrong.empty()) return wrong;
   if (const complaint wrong = detail::check_shapes(in, y); !wrong.empty()) return wrong;
-  if (const complaint wrong = detail::check_work(geometry_of(in, y)); !wrong.empty()) return wrong;
-  if (!std::isfinite(in.scale)) return sentence("scale = ", in.scale, ", it must be finite");
-  if (!std::isfinite(in.diagonal)) return sentence("diagonal = ", in.diagonal, ", it must be finite");
-  if (!in.lengths.empty())
-    if (const complaint wrong = detail::check_lengths(in, y.batches(), y.length()); !wrong.empty()) return wrong;
-  if (!in.offsets.empty())
-    if (const complaint wrong = detail::check_offsets(in, y.batches(), y.length()); !wrong.empty()) return wrong;
-  const geometry size = geometry_of(in, y);
-  for (const complaint& wrong : {detail::check_state("initial_forward", in.initial_forward, sequences_of(in, size), size),
-                                 detail::check_state("initial_backward", in.initial_backward, sequences_of(in, size), size)})
-    if (!wrong.empty()) return wrong;
-  return {};
+  return detail::check_options(in, geometry_of(in, y));
 }
 
 /// The same with all that attention writes.
 template <class T>
 complaint validate(const inputs<T>& in, const outputs<T>& out) {
-  if (complaint wrong = validate(in, out.y); !wrong.empty()) return wrong;
-  const geometry size = geometry_of(in, out.y);
+  const geometry size = geometry_of(in, out);
+  if (only_states(out)) {
+    if (complaint wrong = detail::check_keys(in, size); !wrong.empty()) return wrong;
+    if (complaint wrong = detail::check_options(in, size); !wrong.empty()) return wrong;
+    if (out.row_sum.data != nullptr) return "row_sum is given, but without y no row is computed";
+  } else if (complaint wrong = validate(in, out.y); !wrong.empty()) {
+    return wrong;
+  }
   for (const complaint& wrong : {
            detail::check_extents("row_sum", out.row_sum, {size.B, size.H, size.L, 1}),
            detail::check_state("final_forward", out.final_forward, sequences_of(in, size), size),

@@ -11,13 +11,13 @@ namespace bila::inline v0_1 {
 /// Shapes: S [n, H, Dk, Dv], z [n, H, Dk, 1], one for each sequence: batch row, or packed segment. z is needed when the norm uses
 /// the row sum, and neither read nor written when it does not. An initial state enters by the gap between it and the sequence,
 /// whose log decay is log_decay [n, H, 1, 1], <= 0; left empty, the state counts as decayed already. A view without data is not
-/// given; it is the same as a state of zeros.
+/// given: as part of an initial state it is the same as zeros, as part of a final one it is not wanted.
 template <class T>
 struct state {
   tensor_view<T> S, z;
   tensor_view<T> log_decay = {};
 
-  constexpr bool given() const { return S.data != nullptr; }
+  constexpr bool given() const { return S.data != nullptr || z.data != nullptr || log_decay.data != nullptr; }
 
   template <class U>
   requires(!std::is_const_v<T> && std::is_same_v<U, const T>) constexpr operator state<U>() const { return {S, z, log_decay}; }

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The states at a sequence's ends and nothing else, for every form that carries states: what the first call over a cut sequence
+// needs. No query is read and no score computed.
+#pragma once
+
+#include <bila/form/decays.hpp>
+#include <bila/form/meeting.hpp>
+
+namespace bila::inline v0_1::form {
+
+/// S <- total S + sum_j write_j k_j [v_j, 1], block by block, once for each final state that is wanted; time O(L Dk Dv).
+struct only_states {
+  static constexpr index_t block = 64;  // tokens at a time
+
+  template <class Kernel, class Real>
+  struct scratch {
+    scratch(kernel::arena& memory, head_size size)
+        : k(memory.padded<Kernel, Real>(block, size.Dk)),
+          weighted(memory.padded<Kernel, Real>(block, size.Dk)),
+          v(memory.padded<Kernel, Real>(block, size.Dv)),
+          state(memory, size),
+          border{memory.numbers<Kernel, Real>(block), memory.numbers<Kernel, Real>(block)},
+          now{memory.numbers<Kernel, Real>(block), memory.numbers<Kernel, Real>(block)},
+          decays(memory, block, std::type_identity<Kernel>()) {}
+
+    kernel::tile<Real> k, weighted, v;         // (block, Dk) (block, Dk) (block, Dv)
+    carried_state<Kernel, Real> state;         // (Dk, Dv)
+    kernel::border_weights<Real> border, now;  // (block) now: beside the state as it is kept
+    gap_decays decays;
+  };
+
+  template <class Kernel, class T>
+  static BILA_NOINLINE void run(const head<T>& x, bool row_sums, kernel::arena memory) {
+    scratch<Kernel, real_of<T>> w(memory, {x.k.count, x.k.width, x.v.width});
+    for (const direction way : {direction::forward, direction::backward})
+      if (x.final(way).given()) sweep(x, row_sums, w, way);
+  }
+
+ private:
+  template <class Kernel, class T, class Real>
+  static void sweep(const head<T>& x, bool row_sums, scratch<Kernel, Real>& w, direction way) {
+    const index_t L = x.k.count, blocks = (L + block - 1) / block;
+    const auto& [S, sums, held, rest] = w.state;
+    Real* const s = row_sums ? sums : nullptr;
+    w.state.start(x.initial(way));
+    kernel::held_decay state;
+    for (index_t step = 0; step < blocks; ++step) {
+      const index_t at = (way == direction::forward ? step : blocks - 1 - step) * block, n = (std::min)(block, L - at);
+      const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
+      const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.v);  // (n, Dv)
+      kernel::ahead next;
+      if (step + 1 < blocks) {
+        const index_t then = way == direction::forward ? at + block : at - block, m = (std::min)(block, L - then);
+        next.want(x.k, then, m);
+        next.want(x.v, then, m);
+      }
+      fill_decays<Kernel>(x, way, at, n, w.decays.way(way));
+      scan_border(way, w.decays, n, w.border);
+      const Real settle = static_cast<Real>(state.decay(w.border.total));
+      kernel::weigh_borders(w.border, 1, state.held(), n, w.now);
+      Kernel::accumulate(S, rest.after(w.border.total, 1), s, rest.e, settle, S, s, k, w.now.write, v, w.weighted, &next);
+    }
+    keep(x.final(way), S, s, state.held());
+  }
+};
+
+}  // namespace bila::inline v0_1::form
