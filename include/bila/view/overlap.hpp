@@ -22,15 +22,15 @@ std::string shape_in_words(const tensor_view<T>& x) {
 
 /// Where a tensor lies in memory, its type forgotten.
 struct footprint {
-  std::intptr_t data = 0;
+  index_t data = 0;               // the address
   per_axis extents{}, strides{};  // strides in bytes
-  index_t size = 0;                             // bytes of an element
+  index_t size = 0;               // bytes of an element
 
   footprint() = default;
 
   template <class T>
   explicit footprint(const tensor_view<T>& x)
-      : data(reinterpret_cast<std::intptr_t>(x.data)),
+      : data(static_cast<index_t>(reinterpret_cast<std::uintptr_t>(x.data))),
         extents(x.extents),
         strides(x.strides),
         size(static_cast<index_t>(sizeof(T))) {
@@ -48,7 +48,7 @@ inline std::string strides_in_words(const footprint& x) {
 
 /// Half-open range of addresses that a non-empty tensor touches.
 struct address_range {
-  std::intptr_t first, last;
+  index_t first, last;
 };
 
 inline address_range addresses_of(const footprint& x) {
