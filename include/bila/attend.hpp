@@ -203,7 +203,8 @@ BILA_NOINLINE form::head_state<Real> head_state_of(const state<Real>& x, index_t
   form::head_state<Real> part;
   if (x.S.data != nullptr) part.S = head_rows(x.S, sequence, h, 0, x.S.length());
   if (x.z.data != nullptr) part.z = head_rows(x.z, sequence, h, 0, x.z.length());
-  if (x.log_decay.data != nullptr) part.decay = std::exp((std::min)(0.0, static_cast<double>(x.log_decay(sequence, h, 0, 0))));
+  if constexpr (std::is_const_v<Real>)  // what is written holds nothing yet
+    if (x.log_decay.data != nullptr) part.decay = std::exp((std::min)(0.0, static_cast<double>(x.log_decay(sequence, h, 0, 0))));
   return part;
 }
 

@@ -15,7 +15,7 @@ namespace bila::inline v0_1::detail {
 class flush_denormals {
  public:
   flush_denormals() : before_(control()) { set_control(before_ | flush); }
-  ~flush_denormals() { set_control(before_); }
+  ~flush_denormals() { set_control((control() & ~flush) | (before_ & flush)); }  // flags that were raised stay
   flush_denormals(const flush_denormals&) = delete;
   flush_denormals& operator=(const flush_denormals&) = delete;
 

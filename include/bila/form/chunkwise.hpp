@@ -37,10 +37,10 @@ struct chunkwise {
           N(memory.padded<Kernel, Real>(C, head.Dv)),
           A(memory.padded<Kernel, Real>(C, C)),
           M(memory.padded<Kernel, Real>(C, C)),
-          z(memory.numbers<Kernel, Real>(C)),
+          z(memory.zeros<Kernel, Real>(C)),
           out(memory.numbers<Kernel, Real>(C)),
           border{memory.numbers<Kernel, Real>(C), memory.numbers<Kernel, Real>(C)},
-          now{memory.numbers<Kernel, Real>(C), memory.numbers<Kernel, Real>(C)},
+          now{memory.zeros<Kernel, Real>(C), memory.numbers<Kernel, Real>(C)},
           decays(memory, sweep_decays<Kernel>::tokens_for(C), std::type_identity<Kernel>()) {}
 
     kernel::tile<Real> q, k, weighted, qt, v, N;  // (C, Dk) (C, Dk) (C, Dk) (Dk, C) (C, Dv) (C, Dv)

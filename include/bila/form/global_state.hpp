@@ -28,7 +28,7 @@ struct global_state {
           v(memory.padded<Kernel, Real>(block, size.Dv)),
           N(memory.padded<Kernel, Real>(block, size.Dv)),
           s(memory.numbers<Kernel, Real>(size.Dk)),
-          z(memory.numbers<Kernel, Real>(block)),
+          z(memory.zeros<Kernel, Real>(block)),
           out(memory.numbers<Kernel, Real>(block)),
           ones(memory.numbers<Kernel, Real>(block)) {}
 

@@ -130,7 +130,7 @@ struct recurrent {
         state = inside;
       } else {  // token by token from a copy; the state itself takes the block at once
         std::copy_n(S.data, S.rows * S.stride, w.S.data);
-        std::copy_n(passed.s, S.rows, w.s);
+        std::copy_n(passed.s, kernel::round_up(S.rows, Kernel::template lanes<Real>), w.s);
         Kernel::steps(along(way, N), z, w.read, along(way, q), w.S, s == nullptr ? s : w.s, w.settle, w.write, along(way, k),
                       along(way, v), w.weighted, &next);
         const Real settle = static_cast<Real>(state.decay(total));

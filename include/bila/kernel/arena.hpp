@@ -37,6 +37,14 @@ class arena {
     return result;
   }
 
+  /// The same, all zero: for a vector whose last packet is computed with, whole, before all of it is written.
+  template <class Kernel, class Real>
+  Real* zeros(index_t n) {
+    Real* const result = numbers<Kernel, Real>(n);
+    if (result != nullptr) std::fill_n(result, round_up(n, Kernel::template lanes<Real>), Real(0));
+    return result;
+  }
+
   /// A padded tile; the content is whatever was there. Rows 512 bytes apart would share an eighth of the first cache's sets.
   template <class Kernel, class Real>
   tile<Real> padded(index_t rows, index_t columns) {

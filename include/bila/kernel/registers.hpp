@@ -226,6 +226,8 @@ template <bool Add = false, class Real, class Packet>
 BILA_ALWAYS_INLINE void store_rounded(Real* to, const Packet& x) {
   if constexpr (std::is_same_v<Real, double>) {
     simd::pstoreu(to, Add ? simd::padd(simd::ploadu<Packet>(to), x) : x);
+  } else if constexpr (width<Packet> == 1) {  // where no register holds several doubles
+    *to = (Add ? *to : Real(0)) + static_cast<Real>(x);
   } else {
 #if defined(__GNUC__)
     auto y = __builtin_convertvector(x, typename floats<width<Packet>>::type);
