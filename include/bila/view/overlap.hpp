@@ -81,7 +81,8 @@ struct step {
 ///
 /// However the steps are cut in two, the longer ones add up to a multiple of their common divisor, the others to no more than their
 /// ends. Where that leaves a doubt the longest step is tried in turn: few of its multiples are within reach of the others.
-inline bool may_reach(std::span<const step> steps, index_t low, index_t high, int& patience) {
+/// Cold: asked only of tensors whose ranges cross.
+[[gnu::cold]] BILA_NOINLINE inline bool may_reach(std::span<const step> steps, index_t low, index_t high, int& patience) {
   if (--patience < 0) return true;
   const auto below = [](index_t a, index_t b) { return a / b - (a % b < 0 ? 1 : 0); };  // floor(a / b)
   index_t first = 0, last = 0, divisor = 0;                                             // of the longest step
