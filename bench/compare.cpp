@@ -6,7 +6,9 @@
 #include "machine.hpp"
 #include "options.hpp"
 #include "patches.hpp"
+#include "progress.hpp"
 #include "report.hpp"
+#include "result_file.hpp"
 #include "tensors.hpp"
 
 #include <bila/bila.hpp>
@@ -19,10 +21,9 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <limits>
-#include <list>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -36,27 +37,71 @@ struct limits {
   double flop_per_second = 0, bytes_per_second = 0;
 };
 
-struct comparison {
-  const options& settings;
-  std::vector<index_t> lengths;
-  limits machine;
-  std::list<measurement> measurements;  // their addresses stay: registered benchmarks hold them
-  std::vector<std::string> left_out;
+// What was asked for and the files it names, read before anything else happens.
+struct request {
+  options o;
+  std::optional<named_array> q, k, v, log_decay, patches;
+
+  explicit request(const options& asked) : o(asked) {
+    for (const auto& [path, array] : {std::pair(&o.q, &q), std::pair(&o.k, &k), std::pair(&o.v, &v),
+                                      std::pair(&o.log_decay, &log_decay), std::pair(&o.patches, &patches)})
+      if (!path->empty()) array->emplace(*path);
+  }
+
+  const named_array& first() const { return patches ? *patches : *q; }
+
+  // The q, k or v that holds float64; null if none does.
+  const named_array* wide() const {
+    for (const auto* file : {&q, &k, &v})
+      if (*file && (*file)->array.type == npy_type::float64) return &**file;
+    return nullptr;
+  }
 };
 
-std::vector<index_t> lengths_of(const options& o, index_t whole) {
-  if (!o.lengths.empty()) {
-    if (o.lengths.back() > whole) {
-      throw std::runtime_error("--lengths: " + std::to_string(o.lengths.back()) + " is longer than the sequence, " +
-                               std::to_string(whole));
+struct comparison {
+  const request& asked;
+  std::vector<index_t> lengths;
+  limits machine;
+  measurement_list measurements;
+  std::vector<std::string> left_out;
+  progress working;
+};
+
+std::vector<index_t> lengths_of(const request& asked, index_t whole) {
+  if (!asked.o.lengths.empty()) {
+    if (asked.o.lengths.back() > whole) {
+      throw std::runtime_error("--lengths: " + std::to_string(asked.o.lengths.back()) + " is longer than the sequence in " +
+                               asked.first().path + ", " + std::to_string(whole));
     }
-    return o.lengths;
+    return asked.o.lengths;
   }
   std::vector<index_t> all{64, 128, 197};
   for (index_t L = 256; L < whole; L *= 2) all.push_back(L);
   std::erase_if(all, [whole](index_t L) { return L >= whole; });
   all.push_back(whole);
   return all;
+}
+
+template <class T>
+problem<T> problem_of(const request& asked) {
+  if (asked.patches) return from_patches<T>(*asked.patches);
+  problem<T> p = as_problem<T>(*asked.q, *asked.k, *asked.v);
+  if (asked.log_decay) add_log_decay(p, *asked.log_decay);
+  return p;
+}
+
+template <class T>
+std::string mask_of(const request& asked, const problem<T>& p) {
+  const bool per_token = !p.token_log_decay.empty(), per_head = !p.head_log_decay.empty();
+  const std::string& mask = asked.o.mask;
+  if (mask.empty()) return per_token ? "selective_decay" : per_head ? "fixed_decay" : "all_ones";
+  const auto lacks = [&](const std::string& what) {
+    throw std::runtime_error("--mask " + mask + " needs --log-decay " + what +
+                             (asked.log_decay ? ", which " + asked.log_decay->path + " does not hold" : ""));
+  };
+  if (mask == "selective_decay" && !per_token) lacks("per token");
+  if (mask == "fixed_decay" && !per_head) lacks("per head");
+  return mask;
 }
 
 // The largest difference of y from the definition, and whether rounding can explain every one.
@@ -108,16 +153,16 @@ void add_length(comparison& run, const problem<T>& p, const std::string& mask_na
   const bila::inputs<T> in{p.q.prefix(L), p.k.prefix(L), p.v.prefix(L)};
   const bila::tensor_view<T> y = bila::bhld(output.data(), B, H, L, p.v.extents[3]);
   const Mask mask = make_mask(L);
-  const bila::cpu backend{.threads = run.settings.threads};
-  (void)bila::workspace_bytes(backend, bila::form::automatic{}, mask, norm, in,
-                              y);  // throws what is wrong before the definition reads it
+  const bila::cpu backend{.threads = run.asked.o.threads};
 
+  const std::string step = "checking L = " + std::to_string(L) + " against the definition";
   const auto indices = compared_rows(L);
   std::vector<defined_row> rows;
   for (index_t b = 0; b < B; ++b)
     for (index_t h = 0; h < H; ++h) {
+      run.working.show(step, ": head " + std::to_string(b * H + h + 1) + " of " + std::to_string(B * H));
       const gap_decays decays = decays_of(p, mask_name, b, h);
-      for (const index_t i : indices) rows.push_back(define_row(in.q, in.k, in.v, decays, Norm::uses_row_sum, H, b, h, i));
+      for (const index_t i : indices) rows.push_back(define_row(in.q, in.k, in.v, decays, run.asked.o.norm, H, b, h, i));
     }
 
   const double bandwidth = triad_bandwidth(backend.threads, compulsory_bytes<Mask>(p, L));
@@ -130,6 +175,7 @@ void add_length(comparison& run, const problem<T>& p, const std::string& mask_na
                              in_units(floor, "s"));
       return;
     }
+    run.working.show(step, std::string(": ") + name);
     measurement& m = run.measurements.emplace_back();
     m.form = name;
     m.picked = picked;
@@ -152,45 +198,42 @@ void add_length(comparison& run, const problem<T>& p, const std::string& mask_na
 template <class T, class MakeMask>
 void add_lengths(comparison& run, const problem<T>& p, const std::string& mask_name, const MakeMask& make_mask,
                  aligned_vector<T>& output) {
-  std::printf("\nChecking every form against the definition in double at L =");
-  for (const index_t L : run.lengths) std::printf(" %lld", static_cast<long long>(L));
-  std::printf("\n");
-  std::fflush(stdout);
   for (const index_t L : run.lengths) {
-    if (run.settings.norm == "row_sum")
+    if (run.asked.o.norm == "row_sum")
       add_length(run, p, mask_name, make_mask, bila::norm::row_sum{}, output, L);
+    else if (run.asked.o.norm == "max_one")
+      add_length(run, p, mask_name, make_mask, bila::norm::max_one{}, output, L);
     else
       add_length(run, p, mask_name, make_mask, bila::norm::none{}, output, L);
   }
 }
 
 template <class T>
-int compare(const options& o) {
-  const problem<T> p =
-      o.patches.empty() ? read_problem<T>(o.q, o.k, o.v, o.log_decay) : from_patches<T>(read_npy(o.patches), o.patches);
-  const std::string mask = !o.mask.empty()              ? o.mask
-                           : !p.token_log_decay.empty() ? "selective_decay"
-                           : !p.head_log_decay.empty()  ? "fixed_decay"
-                                                        : "all_ones";
-  if (mask == "selective_decay" && p.token_log_decay.empty())
-    throw std::runtime_error("--mask selective_decay needs --log-decay per token");
-  if (mask == "fixed_decay" && p.head_log_decay.empty()) throw std::runtime_error("--mask fixed_decay needs --log-decay per head");
-  if (!o.out.empty() && !std::ofstream(o.out)) throw std::runtime_error("--out: " + o.out + " cannot be written");
+int compare(const request& asked) {
+  const options& o = asked.o;
+  const problem<T> p = problem_of<T>(asked);
+  const std::string mask = mask_of(asked, p);
+  const std::vector<index_t> lengths = lengths_of(asked, p.length());
+  const result_file results(o.out);
 
-  comparison run{o, lengths_of(o, p.length()), {fma_peak<T>(o.threads), triad_bandwidth(o.threads, 256e6, 0.05)}, {}, {}};
+  comparison run{asked, lengths, {}, {}, {}, {}};
+  run.working.show("measuring what this machine can do");
+  run.machine = {fma_peak<T>(o.threads), triad_bandwidth(o.threads, 256e6, 0.05)};
+  run.working.clear();
   // One thread is timed by its own processor time, which a busy neighbour does not lengthen; several need the wall clock.
   const bool wall_clock = o.threads > 1;
   const std::string type = std::is_same_v<T, float> ? "float" : "double";
   const auto dotted = [](int major_number, int minor_number, int patch_number) {
     return std::to_string(major_number) + "." + std::to_string(minor_number) + "." + std::to_string(patch_number);
   };
-  const std::string source = o.patches.empty() ? std::filesystem::path(o.q).filename().string() + ", ..."
-                                               : std::filesystem::path(o.patches).filename().string();
+  const std::string source = std::filesystem::path(asked.first().path).filename().string() + (asked.patches ? "" : ", ...");
+  const bool narrowed = std::is_same_v<T, float> && asked.wide() != nullptr;
   const std::string eigen = dotted(EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION);
   const std::vector<std::pair<std::string, std::string>> facts{
       {"tensors", source + ": B = " + std::to_string(p.batches()) + ", H = " + std::to_string(p.heads()) +
                       ", L = " + std::to_string(p.length()) + ", Dk = " + std::to_string(p.q.extents[3]) +
-                      ", Dv = " + std::to_string(p.v.extents[3]) + ", " + type},
+                      ", Dv = " + std::to_string(p.v.extents[3])},
+      {"type", type + (narrowed ? ", rounded from the float64 of " + asked.wide()->path : "")},
       {"operator", "mask " + mask + (mask == "selective_decay" ? " (gate::source)" : "") + ", norm " + o.norm},
       {"processor", cpu_model()},
       {"instructions", Eigen::SimdInstructionSetsInUse()},
@@ -230,7 +273,9 @@ int compare(const options& o) {
     const std::string name =
         m.form + "/" + mask + "/" + type + "/L:" + std::to_string(m.L) + "/D:" + std::to_string(p.q.extents[3]);
     rows[name] = &m;
-    const auto time = [&m](benchmark::State& state) {
+    const std::string form = ": " + m.form + ", " + std::to_string(rows.size()) + " of " + std::to_string(run.measurements.size());
+    const auto time = [&m, &working = run.working, form](benchmark::State& state) {
+      working.show("timing L = " + std::to_string(m.L), form);
       for (auto _ : state) m.call();
       m.counts.report(state);
       state.counters["floor_seconds"] = m.floor;
@@ -242,18 +287,25 @@ int compare(const options& o) {
     registered->Unit(benchmark::kMicrosecond)->MinTime(o.seconds)->Repetitions(o.repetitions);
     if (wall_clock) registered->UseRealTime();
   }
-  table reporter(rows, wall_clock);
+  table reporter(run.measurements, rows, wall_clock, run.working);
   benchmark::RunSpecifiedBenchmarks(&reporter);
+  if (reporter.json().empty()) throw std::runtime_error("nothing was timed");
+  results.write(reporter.json());
 
   for (const std::string& sentence : run.left_out) std::printf("%s\n", sentence.c_str());
   print_verdict(run.measurements);
-  print_legend(mask == "all_ones", o.norm == "row_sum", run.machine.flop_per_second);
+  print_legend(mask == "all_ones", o.norm != "none", run.machine.flop_per_second);
   if (const double after = fma_peak<T>(o.threads); std::abs(after / run.machine.flop_per_second - 1) > 0.08) {
-    std::printf("\nThe machine was not quiet: its multiply-add limit was %s before and %s after the run.\n",
+    std::printf("\nThe machine was not quiet: its multiply-add limit was %s before\nand %s after the run.\n",
                 in_units(run.machine.flop_per_second, "FLOP/s").c_str(), in_units(after, "FLOP/s").c_str());
   }
-  const bool agree = std::all_of(run.measurements.begin(), run.measurements.end(), [](const measurement& m) { return m.agrees; });
-  if (!agree) std::fprintf(stderr, "bila_compare: a form differs from the definition by more than rounding can explain\n");
+  bool agree = true;
+  for (const measurement& m : run.measurements) {
+    if (m.agrees) continue;
+    agree = false;
+    std::fprintf(stderr, "bila_compare: %s at L = %lld differs from the definition by more than rounding can explain\n",
+                 m.form.c_str(), static_cast<long long>(m.L));
+  }
   return agree ? 0 : 1;
 }
 
@@ -265,13 +317,14 @@ int run_with(const std::vector<std::string>& arguments) {
   }
   std::vector<std::string> words{"bila_compare"};
   words.insert(words.end(), o.for_google_benchmark.begin(), o.for_google_benchmark.end());
-  if (!o.out.empty()) words.insert(words.end(), {"--benchmark_out=" + o.out, "--benchmark_out_format=json"});
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   int count = static_cast<int>(pointers.size());
   benchmark::Initialize(&count, pointers.data());
   if (count > 1) throw std::runtime_error("Google Benchmark does not know " + std::string(pointers[1]));
-  return o.in_double ? compare<double>(o) : compare<float>(o);
+  const request asked(o);
+  const bool in_double = o.type == "double" || (o.type.empty() && asked.wide() != nullptr);
+  return in_double ? compare<double>(asked) : compare<float>(asked);
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operator as it is defined, one query at a time, in double and with nothing of the library but its views:
 //
-//     N_i = sum_j (q_i . k_j) M_ij v_j     Z_i = sum_j (q_i . k_j) M_ij     y_i = N_i / Z_i  (row_sum; 0 where Z_i = 0),  N_i
-//     (none) M_ii = 1,  M_ij = the decays of the gaps between i and j, multiplied one after the other, starting at i
+//     N_i = sum_j (q_i . k_j) M_ij v_j     Z_i = sum_j (q_i . k_j) M_ij     y_i = N_i / n(Z_i)
+//     n(Z): row_sum Z (y_i = 0 where Z_i = 0), max_one max(|Z|, 1), none 1
+//     M_ii = 1,  M_ij = the decays of the gaps between i and j, multiplied one after the other, starting at i
 #pragma once
 
 #include <bila/view/tensor_view.hpp>
@@ -11,6 +12,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace bench {
@@ -30,7 +32,7 @@ struct defined_row {
 
 template <class T>
 defined_row define_row(bila::tensor_view<const T> q, bila::tensor_view<const T> k, bila::tensor_view<const T> v,
-                       const gap_decays& decay, bool row_sum, index_t H, index_t b, index_t h, index_t i) {
+                       const gap_decays& decay, const std::string& norm, index_t H, index_t b, index_t h, index_t i) {
   const index_t hq = h / (H / q.heads()), hk = h / (H / k.heads()), hv = h / (H / v.heads());
   const index_t L = q.length(), Dk = q.features(), Dv = v.features();
   defined_row row{std::vector<double>(static_cast<std::size_t>(Dv), 0.0), std::vector<double>(static_cast<std::size_t>(Dv), 0.0)};
@@ -57,10 +59,11 @@ defined_row define_row(bila::tensor_view<const T> q, bila::tensor_view<const T> 
   M = 1;
   for (index_t j = i + 1; j < L; ++j) add(j, M *= decay.backward[static_cast<std::size_t>(j)]);
 
-  if (!row_sum) return row;
+  if (norm == "none") return row;
+  const double divisor = norm == "max_one" ? std::max(std::abs(Z), 1.0) : Z;
   for (std::size_t d = 0; d < row.y.size(); ++d) {
-    row.y[d] = Z == 0 ? 0.0 : row.y[d] / Z;
-    row.sensitivity[d] = Z == 0 ? 0.0 : (row.sensitivity[d] + std::abs(row.y[d]) * Z_absolute) / std::abs(Z);
+    row.y[d] = divisor == 0 ? 0.0 : row.y[d] / divisor;
+    row.sensitivity[d] = divisor == 0 ? 0.0 : (row.sensitivity[d] + std::abs(row.y[d]) * Z_absolute) / std::abs(divisor);
   }
   return row;
 }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads one array from a NumPy .npy file (format versions 1 to 3; float16, float32, float64 or uint8; little endian; C order).
-// Whatever else a file holds is refused with one sentence that names the file: nothing is guessed, nothing is read past the end.
+// Reads one array from a NumPy .npy file (format versions 1 to 3; floating-point numbers of 16, 32 or 64 bits, integers of 8 to 64,
+// little endian; Fortran order is turned into C order). Whatever else a file holds is refused with one sentence that names the
+// file: nothing is guessed, nothing is read past the end.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -10,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -21,19 +24,31 @@ namespace bench {
 
 static_assert(std::endian::native == std::endian::little, "npy.hpp copies the file's little-endian numbers as they lie");
 
-enum class npy_type { float16, float32, float64, uint8 };
+enum class npy_type { float16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64 };
 
 struct npy_array {
   npy_type type{};
   std::vector<std::int64_t> shape;
   std::vector<std::byte> bytes;
 
-  // Every number, in file order, converted to T.
+  // Every number, the last axis varying fastest, converted to T.
   template <class T>
   std::vector<T> as() const;
 };
 
 namespace npy_detail {
+
+struct type_name {
+  std::string_view in_file;
+  npy_type type;
+  std::size_t bytes;
+};
+
+inline constexpr type_name type_names[] = {
+    {"'<f2'", npy_type::float16, 2}, {"'<f4'", npy_type::float32, 4}, {"'<f8'", npy_type::float64, 8},
+    {"'|i1'", npy_type::int8, 1},    {"'<i2'", npy_type::int16, 2},   {"'<i4'", npy_type::int32, 4},
+    {"'<i8'", npy_type::int64, 8},   {"'|u1'", npy_type::uint8, 1},   {"'<u2'", npy_type::uint16, 2},
+    {"'<u4'", npy_type::uint32, 4},  {"'<u8'", npy_type::uint64, 8}};
 
 inline float from_half(std::uint16_t bits) {
   const int exponent = (bits >> 10) & 31, fraction = bits & 1023;
@@ -52,6 +67,23 @@ std::vector<T> convert(const std::vector<std::byte>& bytes, Convert to) {
     From x;
     std::memcpy(&x, bytes.data() + i * sizeof(From), sizeof(From));
     result[i] = static_cast<T>(to(x));
+  }
+  return result;
+}
+
+// The same array with its last axis varying fastest, from one whose first axis does.
+inline std::vector<std::byte> from_fortran_order(const std::vector<std::byte>& bytes, const std::vector<std::int64_t>& shape,
+                                                 std::size_t item) {
+  std::vector<std::byte> result(bytes.size());
+  std::vector<std::size_t> index(shape.size(), 0);
+  for (std::size_t to = 0; to < bytes.size(); to += item) {
+    std::size_t from = 0;
+    for (std::size_t axis = shape.size(); axis-- > 0;) from = from * static_cast<std::size_t>(shape[axis]) + index[axis];
+    std::memcpy(result.data() + to, bytes.data() + from * item, item);
+    for (std::size_t axis = shape.size(); axis-- > 0;) {
+      if (++index[axis] < static_cast<std::size_t>(shape[axis])) break;
+      index[axis] = 0;
+    }
   }
   return result;
 }
@@ -98,8 +130,22 @@ std::vector<T> npy_array::as() const {
       return npy_detail::convert<float, T>(bytes, same);
     case npy_type::float64:
       return npy_detail::convert<double, T>(bytes, same);
+    case npy_type::int8:
+      return npy_detail::convert<std::int8_t, T>(bytes, same);
+    case npy_type::int16:
+      return npy_detail::convert<std::int16_t, T>(bytes, same);
+    case npy_type::int32:
+      return npy_detail::convert<std::int32_t, T>(bytes, same);
+    case npy_type::int64:
+      return npy_detail::convert<std::int64_t, T>(bytes, same);
     case npy_type::uint8:
       return npy_detail::convert<std::uint8_t, T>(bytes, same);
+    case npy_type::uint16:
+      return npy_detail::convert<std::uint16_t, T>(bytes, same);
+    case npy_type::uint32:
+      return npy_detail::convert<std::uint32_t, T>(bytes, same);
+    case npy_type::uint64:
+      return npy_detail::convert<std::uint64_t, T>(bytes, same);
   }
   return {};
 }
@@ -128,29 +174,20 @@ inline npy_array read_npy(const std::string& path) {
 
   npy_array array;
   const std::string_view type = npy_detail::value_of(header, "'descr'");
-  std::uintmax_t item = 0;
-  if (type.starts_with("'<f2'")) {
-    array.type = npy_type::float16;
-    item = 2;
-  } else if (type.starts_with("'<f4'")) {
-    array.type = npy_type::float32;
-    item = 4;
-  } else if (type.starts_with("'<f8'")) {
-    array.type = npy_type::float64;
-    item = 8;
-  } else if (type.starts_with("'|u1'")) {
-    array.type = npy_type::uint8;
-    item = 1;
-  } else {
+  const auto* const known = std::find_if(std::begin(npy_detail::type_names), std::end(npy_detail::type_names),
+                                         [&](const npy_detail::type_name& name) { return type.starts_with(name.in_file); });
+  if (known == std::end(npy_detail::type_names)) {
     const std::string name(type.substr(0, type.empty() ? 0 : type.find_first_of(",}")));
-    fail("has dtype " + (name.empty() ? "(none)" : name) + ", known are '<f2', '<f4', '<f8' and '|u1'");
+    fail("has dtype " + (name.empty() ? "(none)" : name) +
+         ", known are float16, float32, float64 and integers of 8 to 64 bits, little endian");
   }
+  array.type = known->type;
   const std::string_view order = npy_detail::value_of(header, "'fortran_order'");
-  if (order.starts_with("True")) fail("is stored in Fortran order; save numpy.ascontiguousarray(x) instead");
-  if (!order.starts_with("False")) fail("has a header without fortran_order");
+  const bool first_axis_fastest = order.starts_with("True");
+  if (!first_axis_fastest && !order.starts_with("False")) fail("has a header without fortran_order");
   if (!npy_detail::parse_shape(npy_detail::value_of(header, "'shape'"), array.shape)) fail("has a header without a valid shape");
 
-  std::uintmax_t data_bytes = item;
+  std::uintmax_t data_bytes = known->bytes;
   for (const std::int64_t extent : array.shape) {
     const auto n = static_cast<std::uintmax_t>(extent);
     if (n != 0 && data_bytes > std::numeric_limits<std::uintmax_t>::max() / n) fail("has a shape too large to exist");
@@ -163,6 +200,7 @@ inline npy_array read_npy(const std::string& path) {
   array.bytes.resize(data_bytes);
   file.read(reinterpret_cast<char*>(array.bytes.data()), static_cast<std::streamsize>(data_bytes));
   if (!file) fail("could not be read to its end");
+  if (first_axis_fastest) array.bytes = npy_detail::from_fortran_order(array.bytes, array.shape, known->bytes);
   return array;
 }
 

@@ -74,6 +74,32 @@ void good_files() {
   expect(scalar.shape.empty() && scalar.as<float>()[0] == 7, "a scalar");
   expect(bench::read_npy(file("none.npy", header("<f4", "(0, 4)"), "")).as<float>().empty(), "no elements");
 
+  const auto from = [](const char* type, const auto& values) {
+    const bench::npy_array read = bench::read_npy(file("integer.npy", header(type, "(2,)"), bytes(values)));
+    return read.as<double>();
+  };
+  const std::vector<double> ends{-2, 100}, high{0, 200};
+  expect(from("|i1", std::vector<std::int8_t>{-2, 100}) == ends, "int8 values");
+  expect(from("<i2", std::vector<std::int16_t>{-2, 100}) == ends, "int16 values");
+  expect(from("<i4", std::vector<std::int32_t>{-2, 100}) == ends, "int32 values");
+  expect(from("<i8", std::vector<std::int64_t>{-2, 100}) == ends, "int64 values");
+  expect(from("|u1", std::vector<std::uint8_t>{0, 200}) == high, "uint8 values as double");
+  expect(from("<u2", std::vector<std::uint16_t>{0, 200}) == high, "uint16 values");
+  expect(from("<u4", std::vector<std::uint32_t>{0, 200}) == high, "uint32 values");
+  expect(from("<u8", std::vector<std::uint64_t>{0, 200}) == high, "uint64 values");
+
+  // (2, 3, 2), the first axis fastest: element [i, j, l] is 100 i + 10 j + l.
+  std::vector<float> fortran, c_order;
+  for (int l = 0; l < 2; ++l)
+    for (int j = 0; j < 3; ++j)
+      for (int i = 0; i < 2; ++i) fortran.push_back(static_cast<float>(100 * i + 10 * j + l));
+  for (int i = 0; i < 2; ++i)
+    for (int j = 0; j < 3; ++j)
+      for (int l = 0; l < 2; ++l) c_order.push_back(static_cast<float>(100 * i + 10 * j + l));
+  const auto turned = bench::read_npy(file("fortran.npy", header("<f4", "(2, 3, 2)", "True"), bytes(fortran)));
+  expect(turned.as<float>() == c_order, "Fortran order");
+  expect(bench::read_npy(file("fortran_none.npy", header("<f4", "(3, 0)", "True"), "")).bytes.empty(), "Fortran order, empty");
+
   const std::vector<std::uint16_t> halves{0x3c00, 0xc000, 0x3555, 0x7bff, 0x0001, 0x8000, 0x7c00, 0x7e00};
   const auto half = bench::read_npy(file("half.npy", header("<f2", "(8,)"), bytes(halves))).as<float>();
   expect(half[0] == 1 && half[1] == -2 && half[2] == 1365.0F / 4096 && half[3] == 65504, "float16 normal numbers");
@@ -93,10 +119,9 @@ void bad_files() {
   refused(file("version9.npy", header("<f4", "(2, 3)"), six, 9), "version 9");
   refused(file("truncated.npy", header("<f4", "(2, 3)"), six.substr(0, 23)), "holds 23 bytes of data, its header promises 24");
   refused(file("too_long.npy", header("<f4", "(2, 3)"), six + "x"), "holds 25 bytes of data, its header promises 24");
-  refused(file("integers.npy", header("<i8", "(3,)"), six), "dtype '<i8'");
+  refused(file("booleans.npy", header("|b1", "(24,)"), six), "dtype '|b1'");
   refused(file("big_endian.npy", header(">f4", "(2, 3)"), six), "dtype '>f4'");
   refused(file("record.npy", "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (6,), }\n", six), "has dtype");
-  refused(file("fortran.npy", header("<f4", "(2, 3)", "True"), six), "Fortran order");
   refused(file("no_type.npy", "{'fortran_order': False, 'shape': (2, 3), }\n", six), "has dtype (none)");
   refused(file("no_order.npy", "{'descr': '<f4', 'shape': (2, 3), }\n", six), "without fortran_order");
   refused(file("no_shape.npy", "{'descr': '<f4', 'fortran_order': False, }\n", six), "without a valid shape");
@@ -124,8 +149,17 @@ void files_for_compare() {
   file("k_narrow.npy", header("<f4", "(2, 20, 5)"), numbers(200, 0.2F, 0.01F));
   file("k_heads.npy", header("<f4", "(3, 20, 6)"), numbers(360, 0.2F, 0.01F));
   file("q_nan.npy", header("<f2", "(1, 2)"), bytes(std::vector<std::uint16_t>{0x3c00, 0x7e00}));
+  file("q_huge.npy", header("<f8", "(2, 2)"), bytes(std::vector<double>{1, 2, 3, 1e300}));
   file("q_flat.npy", header("<f4", "(20,)"), numbers(20, 0, 1));
-  file("q_bytes.npy", header("|u1", "(20, 6)"), std::string(120, 'x'));
+  std::vector<std::int64_t> counts(200);
+  for (std::size_t i = 0; i < counts.size(); ++i) counts[i] = static_cast<std::int64_t>(i * 7919 % 101) - 50;
+  file("v_integers.npy", header("<i8", "(2, 20, 5)"), bytes(counts));
+  // q.npy again, the first axis fastest, in the type that NumPy takes unless told otherwise.
+  std::vector<double> turned;
+  for (std::size_t d = 0; d < 6; ++d)
+    for (std::size_t l = 0; l < 20; ++l)
+      for (std::size_t h = 0; h < 2; ++h) turned.push_back(0.1 + 0.01 * static_cast<double>(((h * 20 + l) * 6 + d) * 7919 % 101));
+  file("q_fortran.npy", header("<f8", "(2, 20, 6)", "True"), bytes(turned));
   file("patches.npy", header("|u1", "(1, 5, 7)"), std::string(35, 'x'));
 }
 

@@ -62,14 +62,14 @@ void silu_norm(const double* u, std::size_t n, T* out) {
 
 // A uint8 array [head, token, side * side].
 template <class T>
-problem<T> from_patches(const npy_array& file, const std::string& path) {
-  const auto fail = [&](const std::string& what) { throw std::runtime_error(path + ": " + what); };
-  if (file.type != npy_type::uint8 || file.shape.size() != 3) fail("is not a uint8 array [head, token, pixel]");
+problem<T> from_patches(const named_array& picture) {
+  const npy_array& file = picture.array;
+  if (file.type != npy_type::uint8 || file.shape.size() != 3) picture.fail("is not a uint8 array [head, token, pixel]");
   const index_t H = file.shape[0], L = file.shape[1], D = file.shape[2];
   const auto width = static_cast<std::size_t>(D), tokens = static_cast<std::size_t>(L);
   const auto side = static_cast<std::size_t>(std::lround(std::sqrt(static_cast<double>(D))));
   if (file.bytes.empty() || side * side != width)
-    fail("has shape " + words(file.shape) + ", the last axis must be a square number");
+    picture.fail("has shape " + words(file.shape) + ", the last axis must be a square number");
 
   problem<T> p;
   p.q = tensor<T>({1, H, L, D});
@@ -85,7 +85,7 @@ problem<T> from_patches(const npy_array& file, const std::string& path) {
     double mean = 0, variance = 0;
     for (std::size_t i = 0; i < x.size(); ++i) mean += head[i] / count;
     for (std::size_t i = 0; i < x.size(); ++i) variance += (head[i] - mean) * (head[i] - mean) / count;
-    if (variance == 0) fail("head " + std::to_string(h) + " has one colour only");
+    if (variance == 0) picture.fail("head " + std::to_string(h) + " has one colour only");
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = (head[i] - mean) / std::sqrt(variance);
 
     std::vector<double> energy(width, 0.0);

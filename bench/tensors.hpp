@@ -12,7 +12,6 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -67,65 +66,82 @@ inline std::string words(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
+// An array and what to call it in a message.
+struct named_array {
+  std::string path;
+  npy_array array;
+
+  explicit named_array(const std::string& file) : path(file), array(read_npy(file)) {}
+
+  [[noreturn]] void fail(const std::string& what) const { throw std::runtime_error(path + ": " + what); }
+};
+
 // q, k or v: [L, D], [H, L, D] or [B, H, L, D].
 template <class T>
-tensor<T> as_tensor(const npy_array& file, const std::string& path) {
-  const auto fail = [&](const std::string& what) { throw std::runtime_error(path + ": " + what); };
-  const std::size_t rank = file.shape.size();
-  if (file.type == npy_type::uint8) fail("has dtype uint8, which only --patches takes");
-  if (rank < 2 || rank > 4) fail("has shape " + words(file.shape) + ", it must be [L, D], [H, L, D] or [B, H, L, D]");
+tensor<T> as_tensor(const named_array& file) {
+  const auto& shape = file.array.shape;
+  const std::size_t rank = shape.size();
+  if (rank < 2 || rank > 4) file.fail("has shape " + words(shape) + ", it must be [L, D], [H, L, D] or [B, H, L, D]");
   tensor<T> x;
   x.extents = {1, 1, 1, 1};
-  for (std::size_t axis = 0; axis < rank; ++axis) x.extents[4 - rank + axis] = file.shape[axis];
-  const std::vector<T> read = file.as<T>();
+  for (std::size_t axis = 0; axis < rank; ++axis) x.extents[4 - rank + axis] = shape[axis];
+  const std::vector<T> read = file.array.as<T>();
   x.values.assign(read.begin(), read.end());
-  if (x.empty()) fail("has shape " + words(file.shape) + ", it must not be empty");
+  if (x.empty()) file.fail("has shape " + words(shape) + ", it must not be empty");
   for (std::size_t i = 0; i < x.values.size(); ++i) {
-    if (!std::isfinite(x.values[i])) fail("element " + std::to_string(i) + " is not finite");
+    if (!std::isfinite(x.values[i]))
+      file.fail("element " + std::to_string(i) + " is not finite" + (sizeof(T) < sizeof(double) ? " as a float" : ""));
   }
   return x;
 }
 
 // Log decays: [H] per head, or [L] (one head), [H, L] or [B, H, L] per token.
 template <class T>
-void add_log_decay(problem<T>& p, const npy_array& file, const std::string& path) {
-  const auto& shape = file.shape;
+void add_log_decay(problem<T>& p, const named_array& file) {
+  const auto& shape = file.array.shape;
   const index_t B = p.batches(), H = p.heads(), L = p.length();
   const std::array<index_t, 3> wanted{B, H, L};
-  if (shape == std::vector<index_t>{H} && !(H == 1 && L == 1)) {
-    p.head_log_decay = file.as<T>();
-    return;
+  const bool per_head = shape == std::vector<index_t>{H} && !(H == 1 && L == 1);
+  std::array<index_t, 3> whole{1, 1, 1};
+  if (shape.size() < 4) std::copy(shape.begin(), shape.end(), whole.end() - static_cast<std::ptrdiff_t>(shape.size()));
+  if (!per_head && (shape.empty() || shape.size() > 3 || whole != wanted)) {
+    file.fail("has shape " + words(shape) + ", it must be " + words({H}) + " (per head) or " + words({B, H, L}) + " (per token)");
   }
-  std::array<index_t, 3> full{1, 1, 1};
-  if (shape.size() < 4) std::copy(shape.begin(), shape.end(), full.end() - static_cast<std::ptrdiff_t>(shape.size()));
-  if (shape.empty() || shape.size() > 3 || full != wanted) {
-    throw std::runtime_error(path + ": has shape " + words(shape) + ", it must be " + words({H}) + " (per head) or " +
-                             words({B, H, L}) + " (per token)");
+  const std::vector<T> read = file.array.as<T>();
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    if (!(read[i] <= 0))
+      file.fail("element " + std::to_string(i) + " is " + std::to_string(read[i]) + ", a log decay must be <= 0");
   }
-  p.token_log_decay.extents = {B, H, L, 1};
-  const std::vector<T> read = file.as<T>();
-  p.token_log_decay.values.assign(read.begin(), read.end());
+  if (per_head) {
+    p.head_log_decay = read;
+  } else {
+    p.token_log_decay.extents = {B, H, L, 1};
+    p.token_log_decay.values.assign(read.begin(), read.end());
+  }
 }
 
-// The files agree with each other; what else the operator asks of its inputs, the library checks.
+// Files that agree with each other; what else the operator asks of its inputs, the library checks.
 template <class T>
-problem<T> read_problem(const std::string& q, const std::string& k, const std::string& v, const std::string& log_decay) {
+problem<T> as_problem(const named_array& q, const named_array& k, const named_array& v) {
   problem<T> p;
-  p.q = as_tensor<T>(read_npy(q), q);
-  p.k = as_tensor<T>(read_npy(k), k);
-  p.v = as_tensor<T>(read_npy(v), v);
-  const std::initializer_list<std::pair<const std::string*, const tensor<T>*>> others{{&k, &p.k}, {&v, &p.v}};
-  for (const auto& [path, x] : others) {
+  p.q = as_tensor<T>(q);
+  p.k = as_tensor<T>(k);
+  p.v = as_tensor<T>(v);
+  for (const auto& [file, x] : {std::pair(&k, &p.k), std::pair(&v, &p.v)}) {
     if (x->extents[0] != p.batches() || x->extents[2] != p.length()) {
-      throw std::runtime_error(*path + ": has B = " + std::to_string(x->extents[0]) + ", L = " + std::to_string(x->extents[2]) +
-                               ", but " + q + " has B = " + std::to_string(p.batches()) + ", L = " + std::to_string(p.length()));
+      file->fail("has B = " + std::to_string(x->extents[0]) + ", L = " + std::to_string(x->extents[2]) + ", but " + q.path +
+                 " has B = " + std::to_string(p.batches()) + ", L = " + std::to_string(p.length()));
     }
   }
   if (p.k.extents[3] != p.q.extents[3]) {
-    throw std::runtime_error(k + ": has D = " + std::to_string(p.k.extents[3]) + ", but " + q +
-                             " has D = " + std::to_string(p.q.extents[3]));
+    k.fail("has D = " + std::to_string(p.k.extents[3]) + ", but " + q.path + " has D = " + std::to_string(p.q.extents[3]));
   }
-  if (!log_decay.empty()) add_log_decay(p, read_npy(log_decay), log_decay);
+  for (const auto& [file, x] : {std::pair(&q, &p.q), std::pair(&k, &p.k), std::pair(&v, &p.v)}) {
+    if (p.heads() % x->extents[1] != 0) {
+      file->fail("has " + std::to_string(x->extents[1]) + " heads, which do not divide the " + std::to_string(p.heads()) +
+                 " heads of another file");
+    }
+  }
   return p;
 }
 

@@ -18,6 +18,8 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+import whole_file
 
 EMPTY = "#include <Eigen/Core>\n"
 INCLUDE = "#include <bila/bila.hpp>\n"
@@ -85,7 +87,7 @@ def main():
         print(f"{name:42} {value:8.2f} {unit:2} {goal:8} {'-' if limit is None else limit:>8}{verdict}")
     if arguments.out:
         figures = [dict(name=n, unit=u, value=v, goal=g, gate=l) for n, u, v, g, l in rows]
-        pathlib.Path(arguments.out).write_text(json.dumps({"compiler": arguments.compiler, "figures": figures}, indent=1) + "\n")
+        whole_file.write(arguments.out, json.dumps({"compiler": arguments.compiler, "figures": figures}, indent=1) + "\n")
     return 1 if arguments.gate and crossed else 0
 
 

@@ -3,6 +3,7 @@
 // of multiply-adds; where those differ, or a neighbour is heard, the machine was busy, and the figure is taken again.
 #include "../cases.hpp"
 #include "../machine.hpp"
+#include "../result_file.hpp"
 
 #include "allocation/count.hpp"
 
@@ -14,9 +15,10 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
+#include <exception>
 #include <functional>
 #include <limits>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -203,8 +205,8 @@ class report {
     return all;
   }
 
-  void write(const std::string& path) const {
-    std::ofstream out(path);
+  std::string json() const {
+    std::ostringstream out;
     out << "{\n  \"context\": {\"processor\": \"" << bench::cpu_model() << "\", \"instructions\": \""
         << Eigen::SimdInstructionSetsInUse() << "\", \"compiler\": \"" << bench::compiler() << "\", \"flags\": \"" << bench::flags()
         << "\"},\n  \"figures\": [";
@@ -217,6 +219,7 @@ class report {
           << ", \"busy\": " << (f.busy ? "true" : "false") << "}";
     }
     out << "\n  ]\n}\n";
+    return out.str();
   }
 
  private:
@@ -412,6 +415,24 @@ void choice(report& to) {
   to.ratio("automatic over the best form, worst at " + where, worst, 1.05, 1.15, false);
 }
 
+int run(const std::string& out, bool gate) {
+  const bench::result_file results(out);
+  std::printf("%s, %s, %s, %s\n", bench::cpu_model().c_str(), Eigen::SimdInstructionSetsInUse(), bench::compiler().c_str(),
+              bench::flags().c_str());
+#if !defined(__AVX__)
+  std::printf("Built without AVX: 3.4 to 5.6 times slower than with AVX-512.\n");
+#endif
+  std::printf("float, B = 1, H = 12, D = 64 unless said; per cent of a loop of multiply-adds in the same process\n\n");
+  report to(gate);
+  micro_kernel(to);
+  promises(to);
+  forms(to);
+  threads(to);
+  choice(to);
+  results.write(to.json());
+  return gate && !to.passes() ? 1 : 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -428,18 +449,10 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  std::printf("%s, %s, %s, %s\n", bench::cpu_model().c_str(), Eigen::SimdInstructionSetsInUse(), bench::compiler().c_str(),
-              bench::flags().c_str());
-#if !defined(__AVX__)
-  std::printf("Built without AVX: 3.4 to 5.6 times slower than with AVX-512.\n");
-#endif
-  std::printf("float, B = 1, H = 12, D = 64 unless said; per cent of a loop of multiply-adds in the same process\n\n");
-  report to(gate);
-  micro_kernel(to);
-  promises(to);
-  forms(to);
-  threads(to);
-  choice(to);
-  if (!out.empty()) to.write(out);
-  return gate && !to.passes() ? 1 : 0;
+  try {
+    return run(out, gate);
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "bila_bench_cpu: %s\n", failure.what());
+    return 2;
+  }
 }

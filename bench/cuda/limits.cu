@@ -2,6 +2,7 @@
 // bila_bench_cuda: how near the memory's limit the CUDA backend runs. One line per case, mask and form, in times of the floor: the
 // bytes that any implementation must move over the copy bandwidth of the same run. Each is held against the definition before it is
 // timed; a wrong one is not timed, and the exit status is 1.
+#include "../result_file.hpp"
 #include "definition.hpp"
 #include "timing.hpp"
 
@@ -11,10 +12,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <fstream>
 #include <functional>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -540,8 +541,8 @@ std::string quoted(std::string_view text) {
   return out + '"';
 }
 
-void write(const options& o, const machine& m, const std::vector<result>& results) {
-  std::ofstream out(o.out);
+std::string json(const options& o, const machine& m, const std::vector<result>& results) {
+  std::ostringstream out;
   out << "{\n  \"context\": {\"device\": " << quoted(m.device) << ", \"multiprocessors\": " << m.processors
       << ", \"compute_capability\": " << quoted(m.capability) << ", \"driver\": " << quoted(m.driver)
       << ", \"driver_cuda\": " << quoted(m.driver_cuda) << ", \"cuda\": " << quoted(m.runtime)
@@ -579,7 +580,7 @@ void write(const options& o, const machine& m, const std::vector<result>& result
     separator = ",\n";
   }
   out << "\n  ]\n}\n";
-  if (!out) throw std::runtime_error(o.out + ": cannot be written");
+  return out.str();
 }
 
 class bench_run {
@@ -683,6 +684,7 @@ options parse(int argc, char** argv) {
 }
 
 int run(const options& o) {
+  const bench::result_file file(o.out);
   machine m;
   bench_run all(o, m);
   all.measure_bandwidth(m.bandwidth);
@@ -708,7 +710,7 @@ int run(const options& o) {
     broken = failure.what();  // of CUDA: nothing after it can be trusted, what was measured before it can
   }
   print_summary(all.results());
-  if (!o.out.empty()) write(o, m, all.results());
+  file.write(json(o, m, all.results()));
   const auto wrong = std::count_if(all.results().begin(), all.results().end(), [](const result& r) { return r.wrong; });
   if (wrong > 0)
     std::printf("%d of %d are wrong or refused, see above.\n", static_cast<int>(wrong), static_cast<int>(all.results().size()));
@@ -724,6 +726,6 @@ int main(int argc, char** argv) {
     return run(o);
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "bila_bench_cuda: %s\n", failure.what());
-    return 1;
+    return 2;
   }
 }

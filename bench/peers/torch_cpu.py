@@ -13,10 +13,14 @@ chunk lengths and of two ways to carry states. Its chunkwise attention is the sa
 import argparse
 import json
 import os
+import pathlib
 import statistics
 import subprocess
 import sys
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import whole_file
 
 # Freed memory stays with the process: page faults would be counted against PyTorch.
 if os.environ.get("MALLOC_TRIM_THRESHOLD_") is None:
@@ -193,9 +197,7 @@ def main():
                 ratios.append(dict(L=L, threads=threads, what=label, bila_ms=best(mine), torch_ms=chosen[0], torch=chosen[1]))
                 print(f"{L:6} {threads:7}  {label:22} {best(mine):10.3f} {chosen[0]:11.3f} {chosen[0] / best(mine):6.2f}   {chosen[1]}", flush=True)
     if arguments.out:
-        with open(arguments.out, "w", encoding="utf-8") as file:
-            json.dump({"torch": torch.__version__, "config": blas, "ratios": ratios, "times": times_of_all}, file, indent=1)
-            file.write("\n")
+        whole_file.write(arguments.out, json.dumps({"torch": torch.__version__, "config": blas, "ratios": ratios, "times": times_of_all}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

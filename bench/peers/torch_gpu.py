@@ -16,10 +16,14 @@ gates'. Without --bila the copy bandwidth is measured here and there are no rati
 import argparse
 import contextlib
 import json
+import pathlib
 import signal
 import statistics
 import sys
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import whole_file
 
 try:
     import torch
@@ -277,9 +281,7 @@ def main():
     if arguments.out:
         context = dict(torch=torch.__version__, cuda=torch.version.cuda, device=torch.cuda.get_device_name(), type="bf16",
                        layout="[B, H, L, D]", repetitions=arguments.repetitions, copy_bandwidth=run.bandwidth)
-        with open(arguments.out, "w", encoding="utf-8") as file:
-            json.dump({"context": context, "times": run.rows}, file, indent=1)
-            file.write("\n")
+        whole_file.write(arguments.out, json.dumps({"context": context, "times": run.rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
