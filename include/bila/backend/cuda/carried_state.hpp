@@ -23,12 +23,18 @@ inline constexpr extra extra_of = Finish::learns      ? extra::of_values
                                   : Finish::sums_rows ? extra::of_keys
                                                       : extra::none;
 
+/// How many numbers of T hold a float.
+template <class T>
+inline constexpr int parts_of_float = std::is_same_v<T, float>  ? 1
+                                      : std::is_same_v<T, bf16> ? 3
+                                                                : 2;
+
 /// A state as the operand of a product, E columns of it, in blocks of 16 x 16 that are four of 8 x 8, column by column (see
-/// fragments::load_block). z of the keys is in two halves.
+/// fragments::load_block). z of the keys is in parts that add up to it, for row sums are float whatever T is.
 template <class T, int D, int E, extra Extra>
 struct alignas(16) stored_state {
-  T S[D / block][E / block][block * block];                                                     // divided by unit
-  std::conditional_t<Extra == extra::of_keys, T, float> z[Extra == extra::of_keys ? 2 : 1][D];  // of keys: divided by unit
+  T S[D / block][E / block][block * block];                                                                     // divided by unit
+  std::conditional_t<Extra == extra::of_keys, T, float> z[Extra == extra::of_keys ? parts_of_float<T> : 1][D];  // of keys: likewise
   float unit, unused[3];
 
   /// The unit, known to the compiler where there is but one.
@@ -43,7 +49,7 @@ struct state_table {
   float* z;       // sums of c_j k_j
   float* unit;    // the power of two
   float* weight;  // of a chunk alone: the sum of its weights
-  double* total;  // how the chunk decays what enters it
+  float2* total;  // how the chunk decays what enters it: x + y, since x alone would be off by the same for every chunk
 };
 
 /// What a state is divided by whose weights' sum is `weight`: the least power of two from there on, for T that need it.
@@ -56,13 +62,11 @@ __device__ float unit_of(float weight) {
 /// 1 / x of a power of two.
 __device__ inline float inverse_of_power(float x) { return __uint_as_float(0x7f000000u - __float_as_uint(x)); }
 
-/// How a running sum decays from piece to piece. In float the rounding error of each factor is owed to the next: 1 - 1e-7 rounds to
+/// How a running sum decays from piece to piece. The rounding error of each factor is owed to the next: 1 - 1e-7 rounds to
 /// 1 - 1.2e-7, and a long product of such factors drifts.
-template <class T>
 class piece_decay {
  public:
   __device__ float operator()(double total) {
-    if constexpr (!std::is_same_v<T, float>) return static_cast<float>(total);
     const double wanted = total * owed_;
     const float applied = fminf(static_cast<float>(wanted), 1);
     owed_ = applied < 1e-37f ? 1 : wanted / static_cast<double>(applied);
@@ -291,8 +295,12 @@ class carried_state {
     }
     each_of_vector([&](int i, float x) {
       if constexpr (Extra == extra::of_keys) {
-        to.z[0][i] = narrow<T>(scaled(x));
-        to.z[1][i] = narrow<T>(scaled(x) - wide(to.z[0][i]));
+        float rest = scaled(x);
+#pragma unroll
+        for (int part = 0; part < parts_of_float<T>; ++part) {
+          to.z[part][i] = narrow<T>(rest);
+          rest -= wide(to.z[part][i]);
+        }
       } else {
         to.z[0][i] = x;
       }
@@ -316,7 +324,9 @@ class carried_state {
     if (column_ + first_ > 0 || threadIdx.x % 32 > 0) return;
     to.weight[number] = weight_;
     to.unit[number] = unit;
-    to.total[number] = exp(static_cast<double>(all_));
+    const double total = exp(static_cast<double>(all_));
+    const float rounded = static_cast<float>(total);
+    to.total[number] = {rounded, static_cast<float>(total - static_cast<double>(rounded))};
   }
 
   /// Warps with the same features share the vector: each has own_pairs times 16 of them, some of which may be another's too.
@@ -368,7 +378,7 @@ class carried_state {
   float z_[own_pairs][2][4];  // two halves of it in two rows (of_keys) or columns
   float weight_ = 0;          // the sum of all weights, decayed alike
   sum all_ = 0;               // of all gaps passed
-  piece_decay<T> decay_;
+  piece_decay decay_;
 
   // Of the panel that is being added: what lies between a block and the panel's end, and block by block the weighted values, their
   // weights in two rows, the sum of those, and what they were divided by.

@@ -44,8 +44,9 @@ struct working {
   index_t chunk;  // tokens; 0 where there are none
 };
 
-/// Chunks are whole panels of every tile; beyond 2^30 tokens one is as long as another.
-inline index_t chunk_of(index_t size) { return ((std::clamp)(size, index_t{1}, index_t{1} << 30) + 127) / 128 * 128; }
+/// Chunks are whole panels of every tile, and no longer than what a float sum holds to 1e-5 where equal terms round the same way: a
+/// state is carried through one in float.
+inline index_t chunk_of(index_t size) { return ((std::clamp)(size, index_t{1}, index_t{2048}) + 127) / 128 * 128; }
 
 /// Tokens of a chunk where all have one state; what is no longer is summed up where it is read.
 inline constexpr index_t one_state_chunk = 512;
@@ -88,7 +89,7 @@ gap_table<exponent<T>> plan_gaps(const sequence_plan& s, index_t H, workspace& m
 template <class T>
 state_table<T> plan_states(index_t chunks, index_t D, workspace& memory) {
   return {memory.take<T>(2 * chunks * D * D), memory.take<float>(2 * chunks * D), memory.take<float>(2 * chunks),
-          memory.take<float>(2 * chunks), memory.take<double>(2 * chunks)};
+          memory.take<float>(2 * chunks), memory.take<float2>(2 * chunks)};
 }
 
 /// How the walk stores states: of which panels, in how many slices, in how many bytes each.

@@ -49,6 +49,52 @@ struct product_steps {
   __device__ int panel_of(int step) const { return step <= to_left ? middle - step : middle + step - to_left; }
 };
 
+/// What rows have from keys met before: a float sum of thousands of terms drifts, for equal ones round the same way each time. Row
+/// sums are kept whatever T is, and what each addition to them loses; the rest for float alone, in 16 bits it would not show.
+template <class Rows, bool Whole>
+class long_sums {
+ public:
+  static constexpr int keys = 512;  // whose sums are added at once
+
+  __device__ __forceinline__ void take(Rows& rows) {
+    if constexpr (Rows::sums_rows)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float x = rows.Z[2 * half] + lost_[half], sum = Z_[half] + x;
+        lost_[half] = x - (sum - Z_[half]);
+        Z_[half] = sum;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) rows.Z[2 * half + e] = 0;
+      }
+    if constexpr (Whole) {
+      move(rows.N, N_);
+      if constexpr (Rows::learns) move(rows.dots, dots_);
+    }
+  }
+
+  __device__ __forceinline__ void give(Rows& rows) {
+    take(rows);
+    if constexpr (Rows::sums_rows) rows.Z[0] = Z_[0], rows.Z[2] = Z_[1];
+    if constexpr (Whole) {
+      move(N_, rows.N);
+      if constexpr (Rows::learns) move(dots_, rows.dots);
+    }
+  }
+
+ private:
+  template <int Height, int Width>
+  __device__ __forceinline__ static void move(float (&from)[Height][Width], float (&to)[Height][Width]) {
+#pragma unroll
+    for (int n = 0; n < Height; ++n)
+#pragma unroll
+      for (int e = 0; e < Width; ++e) to[n][e] += from[n][e], from[n][e] = 0;
+  }
+
+  decltype(Rows::N) N_ = {};
+  decltype(Rows::dots) dots_ = {};
+  float Z_[2] = {}, lost_[2] = {};
+};
+
 template <class T, int D, class Tiles, class Finish>
 struct product_memory {
   static constexpr product_tile Tile = Tiles::product(static_cast<int>(sizeof(T)), D, result_of<Finish>);
@@ -100,7 +146,11 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish>::threads,
 
     const int mine = warp * block, there = at.rows_left - mine < block ? at.rows_left - mine : block;  // this warp's rows
     const bool works = there > 0;
-    row_block<T, D, D, Finish, hold_q, false, 1> rows;
+    using block_of_rows = row_block<T, D, D, Finish, hold_q, false, 1>;
+    using sums = long_sums<block_of_rows, std::is_same_v<T, float>>;
+    static_assert(!Finish::mirrors || sizeof(T) == 2, "mirrored rows are not kept");
+    block_of_rows rows;
+    sums before;
     if (works) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -125,13 +175,17 @@ BILA_KERNEL void __launch_bounds__(product_memory<T, D, Tiles, Finish>::threads,
         const typename memory::stage& here = shared.stages[step % Tile.stages];
         if (step == 0 && works) rows.q.take(shared.q + mine * stride);
         const int from = walked.panel_of(step) * Tile.panel;
-        if (works) rows.template meet<false>(c, here, (at.from_key + mine - from) / block, at.keys - from);
+        if (works) {
+          rows.template meet<false>(c, here, (at.from_key + mine - from) / block, at.keys - from);
+          if ((step + 1) % (sums::keys / Tile.panel) == 0) before.take(rows);
+        }
         __syncthreads();
       }
       if (round < walked.steps) shared.load(c, walked, round);
       close_copies();
     }
     if (works) {
+      before.give(rows);
       rows.leave(c, finish, at.row, at.h, at.token + mine, at.entry + mine, there, 0, c.dots);
       if constexpr (Finish::mirrors) rows.leave_mirror(finish, at.row, at.h, at.token + mine, there);
     }

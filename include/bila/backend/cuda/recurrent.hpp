@@ -43,12 +43,13 @@ BILA_KERNEL void write_decays(const sequences s, const index_t H, const __grid_c
 /// A block of threads has 32 columns of a state and its row sums, 8 lanes a column.
 ///
 /// A float state multiplied by 1 - 2^-24 at every token drifts, so the decay is held back in double and the state settled when it
-/// falls below one half: the state is held times what the registers have.
+/// falls below one half: the state is held times what the registers have. A float sum of a million equal terms drifts too, so what
+/// a block of tokens adds is summed up on its own, and what is lost where it joins the state goes to the next block's.
 template <class T, int D, class Norm>
-BILA_KERNEL void __launch_bounds__(288)
+BILA_KERNEL void __launch_bounds__(288, D <= 64 ? 4 : 1)
     sweep(const __grid_constant__ sweep_call<T> c, const __grid_constant__ Norm norm, const index_t slices, const index_t tasks) {
   constexpr int columns = 32, parts = 8, per_lane = D / parts;
-  __shared__ float q[block][D], k[block][D], v[block][columns + 1], N[block][columns + 1];
+  __shared__ float q[block][D], k[block][D], v[block][columns + 1], N[block][columns + 1], own[block];
   __shared__ double decay[block];
   const int column = static_cast<int>(threadIdx.x) / parts, part = static_cast<int>(threadIdx.x) % parts;  // column 32: row sums
   const bool works = column <= columns;
@@ -65,7 +66,7 @@ BILA_KERNEL void __launch_bounds__(288)
       return c.partial[(((row * c.H + h) * c.y.length()) + token + t) * (Dv + 1) + (at == columns ? Dv : first_column + at)];
     };
 
-    float S[per_lane];
+    float S[per_lane], fresh[per_lane] = {};
     double held = 1;
 #pragma unroll
     for (int i = 0; i < per_lane; ++i) {
@@ -98,35 +99,50 @@ BILA_KERNEL void __launch_bounds__(288)
         decay[threadIdx.x] = c.decays == nullptr ? 1 : c.decays[c.s.first_entry(n, h, c.H) + first + threadIdx.x];
       }
       __syncthreads();
+      if (c.finishes)  // the diagonal, which all columns share
+        for (int r = static_cast<int>(threadIdx.x) / 32; r < there; r += 9) {
+          float sum = 0;
+          for (int d = static_cast<int>(threadIdx.x) % 32; d < D; d += 32) sum += q[r][d] * k[r][d];
+#pragma unroll
+          for (int reach = 16; reach > 0; reach /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, reach);
+          if (threadIdx.x % 32 == 0) own[r] = c.diagonal * sum;
+        }
       if (works) {
         for (int i = 0; i < there; ++i) {
           const int r = c.forward ? i : there - 1 - i;
           held *= decay[r];
           if (!(held >= 0.5) || (step == 0 && i == 0)) {  // at once where a state enters, so that one of zeros changes no bit
 #pragma unroll
-            for (int j = 0; j < per_lane; ++j) S[j] = held == 0 ? 0 : S[j] * static_cast<float>(held);
+            for (int j = 0; j < per_lane; ++j) {
+              S[j] = held == 0 ? 0 : S[j] * static_cast<float>(held);
+              fresh[j] = held == 0 ? 0 : fresh[j] * static_cast<float>(held);
+            }
             held = 1;
           }
           const float now = static_cast<float>(held), in = v[r][column] / now;
-          float out = 0, own = 0;
+          float out = 0;
 #pragma unroll
           for (int j = 0; j < per_lane; ++j) {
-            const float x = q[r][j * parts + part], y = k[r][j * parts + part];
-            out += x * S[j];
-            own += x * y;
-            S[j] += y * in;
+            out += q[r][j * parts + part] * (S[j] + fresh[j]);
+            fresh[j] += k[r][j * parts + part] * in;
           }
           out *= now;
-          if (c.finishes) out += c.diagonal * own * v[r][column];
 #pragma unroll
           for (int reach = parts / 2; reach > 0; reach /= 2) out += __shfl_xor_sync(lanes, out, reach, parts);
           if (part == 0) N[r][column] = out;
+        }
+#pragma unroll
+        for (int j = 0; j < per_lane; ++j) {
+          const float sum = S[j] + fresh[j], added = sum - S[j];
+          fresh[j] = (S[j] - (sum - added)) + (fresh[j] - added);
+          S[j] = sum;
         }
       }
       __syncthreads();
       for (int i = static_cast<int>(threadIdx.x); i < there * (columns + 1); i += 288) {
         const int r = i / (columns + 1), at = i % (columns + 1);
         if (at < columns && first_column + at >= Dv) continue;
+        if (c.finishes) N[r][at] += own[r] * v[r][at];
         if (c.adds) N[r][at] += partial(first + r, at);
         if (!c.finishes && (at < columns || first_column == 0)) partial(first + r, at) = N[r][at];
       }
@@ -147,7 +163,7 @@ BILA_KERNEL void __launch_bounds__(288)
     for (int i = 0; i < per_lane; ++i) {
       const int d = i * parts + part;
       if (!works || !is_mine || d >= Dk) continue;
-      const float x = S[i] * static_cast<float>(held);
+      const float x = (S[i] + fresh[i]) * static_cast<float>(held);
       if (is_sum) {
         if (first_column == 0 && c.final.z.data != nullptr) c.final.z(n, h, d, 0) = x;
       } else if (c.final.S.data != nullptr) {

@@ -4,7 +4,7 @@
 //     forward:   H_n+1 = total H_n + sum_j write_j k_j [v_j, c_j],   backward: the same from the other end (math 2.4)
 //
 // Both are stored in the tensors' type, divided by a power of two >= the sum of their weights; row sums z stay float. The scan runs
-// in float.
+// in float, and what a step loses goes to the next one: equal steps would lose the same each time.
 #pragma once
 
 #include <bila/backend/cuda/carried_state.hpp>
@@ -143,7 +143,7 @@ BILA_KERNEL void __launch_bounds__(128) scan_chunks(const __grid_constant__ scan
     using P = std::remove_pointer_t<std::remove_const_t<decltype(numbers)>>;
     const bool is_S = per_state == D * D;
     const index_t first_chunk = c.s.number({n, h, 0}, c.H, c.chunk), chunks = divide(c.s.tokens(n) + c.chunk - 1, c.chunk);
-    float run[8] = {}, weight = 0;
+    float run[8] = {}, lost[8] = {}, weight = 0;
     if (initial.data != nullptr) {
       weight = 1;
 #pragma unroll
@@ -153,11 +153,10 @@ BILA_KERNEL void __launch_bounds__(128) scan_chunks(const __grid_constant__ scan
       }
     }
     const auto at = [&](index_t m) { return 2 * (first_chunk + (way == 0 ? m : chunks - 1 - m)) + way; };
-    piece_decay<T> decays;
     for (index_t m = 0; m < chunks; m += ahead) {
       eight<P> sums[ahead];
       float weights[ahead];
-      double totals[ahead];
+      float2 totals[ahead];
 #pragma unroll
       for (int a = 0; a < ahead; ++a)
         if (m + a < chunks) {
@@ -178,9 +177,13 @@ BILA_KERNEL void __launch_bounds__(128) scan_chunks(const __grid_constant__ scan
           }
           float x[8];
           sums[a].read(x);
-          const float decay = decays(totals[a]), back = is_S ? unit_of<T>(weights[a]) : 1.0f;
+          const float decay = totals[a].x, back = is_S ? unit_of<T>(weights[a]) : 1.0f;
 #pragma unroll
-          for (int e = 0; e < 8; ++e) run[e] = decay * run[e] + back * x[e];
+          for (int e = 0; e < 8; ++e) {
+            const float in = fmaf(decay, lost[e], fmaf(totals[a].y, run[e], back * x[e])), next = fmaf(decay, run[e], in);
+            lost[e] = in - fmaf(-decay, run[e], next);
+            run[e] = next;
+          }
           weight = decay * weight + weights[a];
         }
     }
