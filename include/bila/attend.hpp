@@ -21,7 +21,7 @@
 
 namespace bila::inline v0_1 {
 
-namespace detail {
+namespace detail::inline BILA_UNIT {
 
 /// The longest segment of a call.
 template <class T>
@@ -297,9 +297,6 @@ BILA_NOINLINE void run_states_task(index_t task, kernel::arena memory, const sch
   pass_on(head.initial_backward, head.final_backward, with.norm.uses_row_sum);
 }
 
-// A mask may throw while tasks run: what is unwound then depends on how the unit is built.
-inline namespace BILA_RAISING {
-
 /// Checks a call, then runs it; or returns what is wrong with it.
 template <class Kernel, class Form, class T>
 BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, const forward_policies<Kernel, T>& with,
@@ -319,11 +316,9 @@ BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, const 
   return {};
 }
 
-}  // namespace BILA_RAISING
+}  // namespace detail::inline BILA_UNIT
 
-}  // namespace detail
-
-inline namespace BILA_RAISING {
+inline namespace BILA_UNIT {
 
 /// Bidirectional linear attention: y = norm((q k^T) o M) v, computed in the given form.
 ///
@@ -376,6 +371,6 @@ std::size_t workspace_bytes(const cpu& backend, const Form& form, const Mask& ma
   return workspace_bytes<Kernel>(backend, form, mask, norm, in, outputs<T>{y});
 }
 
-}  // namespace BILA_RAISING
+}  // namespace BILA_UNIT
 
 }  // namespace bila::inline v0_1

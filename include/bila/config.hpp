@@ -3,15 +3,93 @@
 // with #if. None of them changes what a type or a function means.
 #pragma once
 
-// 1 when errors are thrown, 0 when they go to the error handler (-fno-exceptions), and the name of the inline namespace of what
-// raises them: units built either way can be linked, and each keeps its own way. Only door.hpp asks.
+// 1 when errors are thrown, 0 when they go to the error handler (-fno-exceptions).
 #if defined(__cpp_exceptions) || defined(_CPPUNWIND)
 #define BILA_EXCEPTIONS 1
-#define BILA_RAISING throwing
+#define BILA_ERRORS throwing
 #else
 #define BILA_EXCEPTIONS 0
-#define BILA_RAISING handling
+#define BILA_ERRORS handling
 #endif
+
+// What a unit is compiled for is in the name of the inline namespace around bila's functions, BILA_UNIT: of functions of one name
+// the linker keeps one, and a unit for any processor must not run the copy of a unit for AVX2. Views, inputs, outputs, states,
+// masks and norms are the same types in every unit; their members are BILA_SHARED instead.
+#if defined(__AVX512F__) && defined(__AVX512VL__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
+#define BILA_VECTORS avx512
+#elif defined(__AVX512F__)
+#define BILA_VECTORS avx512f
+#elif defined(__AVX2__)
+#define BILA_VECTORS avx2
+#elif defined(__AVX__)
+#define BILA_VECTORS avx
+#elif defined(__SSE4_2__)
+#define BILA_VECTORS sse4_2
+#elif defined(__SSE4_1__)
+#define BILA_VECTORS sse4_1
+#elif defined(__SSSE3__)
+#define BILA_VECTORS ssse3
+#elif defined(__SSE3__)
+#define BILA_VECTORS sse3
+#elif defined(__ARM_FEATURE_SVE2)
+#define BILA_VECTORS sve2
+#elif defined(__ARM_FEATURE_SVE)
+#define BILA_VECTORS sve
+#elif defined(__riscv_v)
+#define BILA_VECTORS rvv
+#else
+#define BILA_VECTORS baseline
+#endif
+
+#if defined(__FMA__)
+#define BILA_FMA _fma
+#else
+#define BILA_FMA
+#endif
+
+#if defined(__AVX512VNNI__) || defined(__AVX512VBMI__)
+#define BILA_MORE_VECTORS _vnni
+#else
+#define BILA_MORE_VECTORS
+#endif
+
+#if defined(__BMI2__)
+#define BILA_BITS _bmi2
+#elif defined(__BMI__)
+#define BILA_BITS _bmi
+#else
+#define BILA_BITS
+#endif
+
+#if defined(__LZCNT__)
+#define BILA_LEADING_ZEROS _lzcnt
+#else
+#define BILA_LEADING_ZEROS
+#endif
+
+#if defined(__MOVBE__)
+#define BILA_BYTE_SWAPS _movbe
+#else
+#define BILA_BYTE_SWAPS
+#endif
+
+#if defined(__ARM_FEATURE_ATOMICS)
+#define BILA_ATOMICS _lse
+#else
+#define BILA_ATOMICS
+#endif
+
+#if defined(__FAST_MATH__)
+#define BILA_ARITHMETIC _fast
+#else
+#define BILA_ARITHMETIC
+#endif
+
+#define BILA_PASTE(a, b, c, d, e, f, g, h, i) a##b##c##d##e##f##g##h##_##i
+#define BILA_PASTE_VALUES(a, b, c, d, e, f, g, h, i) BILA_PASTE(a, b, c, d, e, f, g, h, i)
+#define BILA_UNIT                                                                                                            \
+  BILA_PASTE_VALUES(BILA_VECTORS, BILA_FMA, BILA_MORE_VECTORS, BILA_BITS, BILA_LEADING_ZEROS, BILA_BYTE_SWAPS, BILA_ATOMICS, \
+                    BILA_ARITHMETIC, BILA_ERRORS)
 
 // g++ keeps a micro-kernel's accumulators in registers only if each function and lambda inside it is inlined: 2.7x otherwise.
 #if defined(_MSC_VER) && !defined(__clang__)
@@ -38,6 +116,9 @@
 #else
 #define BILA_HD
 #endif
+
+// A member of a type that all units share: inlined wherever it is called, so that no unit runs another's copy.
+#define BILA_SHARED BILA_HD BILA_ALWAYS_INLINE
 
 // Unrolls the loop that follows; its bound is a constant of at most 16.
 #if defined(__clang__)

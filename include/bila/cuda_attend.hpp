@@ -10,19 +10,18 @@
 
 namespace bila::inline v0_1 {
 
-inline namespace BILA_RAISING {
+inline namespace BILA_UNIT {
 
 /// What CUDA itself refuses is no fault of an argument.
 [[noreturn]] inline void raise_failure(const complaint& words) {
 #if BILA_EXCEPTIONS
   throw std::runtime_error("bila: " + words);
 #else
-  detail::current_error_handler().load()(words.c_str());
-  std::abort();
+  hand_to_handler(words);
 #endif
 }
 
-}  // namespace BILA_RAISING
+}  // namespace BILA_UNIT
 
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
@@ -226,7 +225,7 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
 }  // namespace BILA_CUDA_ARCHITECTURES
 }  // namespace cuda::detail
 
-inline namespace BILA_RAISING {
+inline namespace BILA_UNIT {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 /// Bytes of device memory that `attend` with these arguments needs as `on.workspace`. Throws what the call would throw.
@@ -284,6 +283,6 @@ void attend(const cuda::on& backend, const Form& form, const Mask& mask, const N
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace BILA_RAISING
+}  // namespace BILA_UNIT
 
 }  // namespace bila::inline v0_1

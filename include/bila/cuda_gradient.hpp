@@ -244,7 +244,7 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
 }  // namespace BILA_CUDA_ARCHITECTURES
 }  // namespace cuda::detail
 
-inline namespace BILA_RAISING {
+inline namespace BILA_UNIT {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 /// Bytes of device memory that `gradient` with these arguments needs as `on.workspace`. Throws what the call would throw.
@@ -282,6 +282,6 @@ void gradient(const cuda::on& backend, const Form& form, const Mask& mask, const
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace BILA_RAISING
+}  // namespace BILA_UNIT
 
 }  // namespace bila::inline v0_1

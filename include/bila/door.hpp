@@ -23,19 +23,18 @@ using error_handler = void (*)(const char* sentence);
 
 namespace detail {
 
-inline void print_sentence(const char* words) { std::fprintf(stderr, "bila: %s\n", words); }
-
-inline std::atomic<error_handler>& current_error_handler() {
-  static std::atomic<error_handler> handler{print_sentence};
-  return handler;
-}
+inline constinit std::atomic<error_handler> current_error_handler{nullptr};  // every unit's; null: to stderr
 
 }  // namespace detail
 
-/// Sets the error handler of a program built with -fno-exceptions; the default prints to stderr. If it returns, the program aborts.
-inline void set_error_handler(error_handler handler) { detail::current_error_handler() = handler; }
+inline namespace BILA_UNIT {
 
-namespace detail {
+/// Sets the error handler of a program built with -fno-exceptions; the default prints to stderr. If it returns, the program aborts.
+inline void set_error_handler(error_handler handler) { detail::current_error_handler = handler; }
+
+}  // namespace BILA_UNIT
+
+namespace detail::inline BILA_UNIT {
 
 template <class Form, class Mask>
 concept accepts = gapped<Mask> ||(pairwise<Mask> && (std::same_as<Form, form::full> || std::same_as<Form, form::automatic>));
@@ -119,20 +118,28 @@ BILA_NOINLINE complaint check_states(const inputs<T>& in, const outputs<T>& out,
   return {};
 }
 
-}  // namespace detail
+}  // namespace detail::inline BILA_UNIT
 
-// What raises an error depends on how the unit is built, and so does its name.
-inline namespace BILA_RAISING {
+inline namespace BILA_UNIT {
+
+#if !BILA_EXCEPTIONS
+[[noreturn]] inline void hand_to_handler(const complaint& words) {
+  if (const error_handler handler = detail::current_error_handler; handler != nullptr)
+    handler(words.c_str());
+  else
+    std::fprintf(stderr, "bila: %s\n", words.c_str());
+  std::abort();
+}
+#endif
 
 [[noreturn]] inline void raise(const complaint& words) {
 #if BILA_EXCEPTIONS
   throw std::invalid_argument("bila: " + words);
 #else
-  detail::current_error_handler().load()(words.c_str());
-  std::abort();
+  hand_to_handler(words);
 #endif
 }
 
-}  // namespace BILA_RAISING
+}  // namespace BILA_UNIT
 
 }  // namespace bila::inline v0_1

@@ -15,7 +15,7 @@ namespace bila::inline v0_1 {
 /// A sentence naming the argument, the place and the value that is wrong; empty when nothing is.
 using complaint = std::string;
 
-namespace detail {
+namespace detail::inline BILA_UNIT {
 
 /// A word or a number of a sentence.
 class part {
@@ -47,12 +47,16 @@ BILA_NOINLINE inline complaint join(std::initializer_list<part> parts) {
   return whole;
 }
 
-}  // namespace detail
+}  // namespace detail::inline BILA_UNIT
+
+inline namespace BILA_UNIT {
 
 /// Joins words and numbers into one sentence. Cold: what leads to it is rarely taken, and compiled for size.
 template <class... Parts>
 [[gnu::cold]] complaint sentence(const Parts&... parts) {
   return detail::join({detail::part(parts)...});
 }
+
+}  // namespace BILA_UNIT
 
 }  // namespace bila::inline v0_1

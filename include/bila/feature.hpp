@@ -11,7 +11,7 @@
 
 namespace bila::inline v0_1 {
 
-namespace detail {
+namespace detail::inline BILA_UNIT {
 
 template <class Map, class T, class U>
 complaint check_map(const Map& map, const char* from_name, const tensor_view<T>& x, const char* to_name,
@@ -39,9 +39,9 @@ complaint for_each_row(const cpu& backend, const tensor_view<T>& x, std::size_t 
   return {};
 }
 
-}  // namespace detail
+}  // namespace detail::inline BILA_UNIT
 
-inline namespace BILA_RAISING {
+inline namespace BILA_UNIT {
 
 /// phi = map(x), row by row, computed in float (double for double) and rounded once.
 ///
@@ -102,6 +102,6 @@ void features_gradient(const cpu& backend, const Map& map, const std::type_ident
   if (!wrong.empty()) raise(wrong);
 }
 
-}  // namespace BILA_RAISING
+}  // namespace BILA_UNIT
 
 }  // namespace bila::inline v0_1

@@ -11,7 +11,7 @@
 
 namespace bila::inline v0_1 {
 
-namespace detail {
+namespace detail::inline BILA_UNIT {
 
 /// One head's share of what is summed over heads, batch rows or segments.
 struct scalar_gradients {
@@ -272,8 +272,6 @@ BILA_NOINLINE void sum_scalars(const gradient_policies<Kernel, T>& with, const g
   }
 }
 
-inline namespace BILA_RAISING {  // as run_checked
-
 /// Checks a call, then runs it; or returns what is wrong with it.
 template <class Kernel, class Form, class T>
 BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& form, const gradient_policies<Kernel, T>& with,
@@ -310,11 +308,9 @@ BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& for
   return {};
 }
 
-}  // namespace BILA_RAISING
+}  // namespace detail::inline BILA_UNIT
 
-}  // namespace detail
-
-inline namespace BILA_RAISING {
+inline namespace BILA_UNIT {
 
 /// The gradient of a loss by everything that `attend` read, from its gradient dy by y (and by final states).
 ///
@@ -351,6 +347,6 @@ std::size_t gradient_workspace_bytes(const cpu& backend, const Form& form, const
   return detail::plan_gradient<Kernel>(backend, form, in, geometry_of(in, y_like), 0).bytes();
 }
 
-}  // namespace BILA_RAISING
+}  // namespace BILA_UNIT
 
 }  // namespace bila::inline v0_1

@@ -41,7 +41,7 @@ struct gradients {
                                          // mask of few parameters sums it up; 0 for pairs that do not see each other
 };
 
-namespace detail {
+namespace detail::inline BILA_UNIT {
 
 template <class Mask, class T>
 inline constexpr bool has_log_decay = false;
@@ -157,6 +157,6 @@ BILA_NOINLINE complaint check_gradient_mask(const Mask& mask, const inputs<T>& i
   return check_gates_apart(written_to(to), mask);
 }
 
-}  // namespace detail
+}  // namespace detail::inline BILA_UNIT
 
 }  // namespace bila::inline v0_1

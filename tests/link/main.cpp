@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Both units give the same numbers, and they are the definition's.
+// Every unit that this processor can run gives the definition's numbers.
 #include "units.hpp"
 
 #include <cmath>
 #include <cstdio>
 
-#if !defined(BILA_LINK_NEEDS_AVX2)
-#define BILA_LINK_NEEDS_AVX2 0
+#if !defined(BILA_LINK_PROCESSORS)
+#define BILA_LINK_PROCESSORS 0
 #endif
 
 namespace {
@@ -45,23 +45,30 @@ std::vector<double> definition(const std::vector<float>& q, const std::vector<fl
 }  // namespace
 
 int main() {
-#if BILA_LINK_NEEDS_AVX2
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
-    std::puts("nothing checked: this processor has no AVX2");
-    return 0;
-  }
-#endif
   const auto q = wave(L * D, 1.0f, 0.5f), k = wave(L * D, 1.2f, 0.7f), v = wave(L * D, 0.0f, 1.0f),
              log_decay = wave(L, -0.6f, 0.5f);
-  const auto first = attend_in_first_unit(q, k, v, log_decay, L, D), second = attend_in_second_unit(q, k, v, log_decay, L, D);
   const auto expected = definition(q, k, v, log_decay);
-
-  double worst = first.size() == 3 * expected.size() && second.size() == first.size() ? 0.0 : INFINITY;
-  for (std::size_t n = 0; n < first.size(); ++n)
-    for (const float found : {first[n], second[n]}) {
-      const double error = std::fabs(static_cast<double>(found) - expected[n % expected.size()]);
+  bool right = true;
+  const auto check = [&](const char* name, attention* attend, bool can_run) {
+    if (!can_run) return;
+    const auto found = attend(q, k, v, log_decay, L, D);
+    double worst = found.size() == 3 * expected.size() ? 0.0 : INFINITY;
+    for (std::size_t n = 0; n < found.size(); ++n) {
+      const double error = std::fabs(static_cast<double>(found[n]) - expected[n % expected.size()]);
       if (!(error <= worst)) worst = std::isnan(error) ? INFINITY : error;
     }
-  std::printf("largest error %.1e\n", worst);
-  return worst < (D + 2 * L) * 6e-8 ? 0 : 1;  // positive weights, |v| <= 1: one rounding for each term of the longest sum
+    std::printf("%s: largest error %.1e\n", name, worst);
+    right = right && worst < (D + 2 * L) * 6e-8;  // positive weights, |v| <= 1: one rounding for each term of the longest sum
+  };
+#if BILA_LINK_PROCESSORS
+  __builtin_cpu_init();
+  check("plain", attend_plain, true);
+  check("avx", attend_avx, __builtin_cpu_supports("avx"));
+  check("avx2", attend_avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
+  check("avx512", attend_avx512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq"));
+#else
+  check("first", attend_first, true);
+  check("second", attend_second, true);
+#endif
+  return right ? 0 : 1;
 }

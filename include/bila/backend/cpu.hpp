@@ -29,7 +29,7 @@ struct cpu {
   std::span<std::byte> workspace = {};  // at least workspace_bytes(...); empty: memory that the process keeps, see release_memory
 };
 
-namespace detail {
+namespace detail::inline BILA_UNIT {
 
 inline complaint validate(const cpu& backend) {
   return backend.threads >= 0 ? complaint() : sentence("cpu.threads = ", backend.threads, ", it must be >= 0");
@@ -108,6 +108,6 @@ void run_tasks(const cpu& backend, const schedule& s, const call_memory& memory,
   all.failure.rethrow();
 }
 
-}  // namespace detail
+}  // namespace detail::inline BILA_UNIT
 
 }  // namespace bila::inline v0_1

@@ -9,7 +9,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace bila::inline v0_1::detail {
+namespace bila::inline v0_1::detail::inline BILA_UNIT {
 
 /// Flushes denormal results to zero in this thread while it lives. Denormal inputs keep their value.
 class flush_denormals {
@@ -41,4 +41,4 @@ class flush_denormals {
   std::uint64_t before_;
 };
 
-}  // namespace bila::inline v0_1::detail
+}  // namespace bila::inline v0_1::detail::inline BILA_UNIT

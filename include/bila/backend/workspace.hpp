@@ -18,20 +18,27 @@ namespace bila::inline v0_1 {
 namespace detail {
 
 /// The start of a block of memory; what a call may use follows it.
-struct alignas(kernel::arena::alignment) block_of_memory {
+struct alignas(64) block_of_memory {
   std::size_t bytes;
-
-  static block_of_memory* allocate(std::size_t bytes) {
-    void* const memory = ::operator new(sizeof(block_of_memory) + bytes, std::align_val_t(kernel::arena::alignment));
-    return new (memory) block_of_memory{bytes};
-  }
-  static void release(block_of_memory* block) { ::operator delete(block, std::align_val_t(kernel::arena::alignment)); }
 };
 
-/// The process's idle blocks. Each is in one place or in one call's hands, which needs no lock: a child of fork() finds no mutex
-/// that a thread it does not have would hold.
+/// The idle blocks of the process, of all units. Each is in one place or in one call's hands, which needs no lock: a child of
+/// fork() finds no mutex that a thread it does not have would hold.
 inline constinit std::array<std::atomic<block_of_memory*>, 64> idle_memory{};
 inline constinit std::atomic<unsigned> threads_seen{0};
+
+}  // namespace detail
+
+namespace detail::inline BILA_UNIT {
+
+static_assert(sizeof(block_of_memory) == kernel::arena::alignment);
+
+inline block_of_memory* allocate_block(std::size_t bytes) {
+  void* const memory = ::operator new(sizeof(block_of_memory) + bytes, std::align_val_t(kernel::arena::alignment));
+  return new (memory) block_of_memory{bytes};
+}
+
+inline void release_block(block_of_memory* block) { ::operator delete(block, std::align_val_t(kernel::arena::alignment)); }
 
 /// Where this thread looks first, and what it mostly finds there is the block of its last call.
 inline std::size_t first_place() {
@@ -47,10 +54,10 @@ inline block_of_memory* take_memory(std::size_t bytes) {
     block_of_memory* const block = place.load() == nullptr ? nullptr : place.exchange(nullptr);
     if (block == nullptr) continue;
     if (block->bytes >= bytes) return block;
-    block_of_memory::release(block);  // first, so that the peak is the larger of the two and not their sum
+    release_block(block);  // first, so that the peak is the larger of the two and not their sum
     break;
   }
-  return block_of_memory::allocate(bytes);
+  return allocate_block(bytes);
 }
 
 inline void give_back(block_of_memory* block) {
@@ -59,7 +66,7 @@ inline void give_back(block_of_memory* block) {
     block_of_memory* nothing = nullptr;
     if (idle_memory[(first + n) % idle_memory.size()].compare_exchange_strong(nothing, block)) return;
   }
-  block_of_memory::release(block);
+  release_block(block);
 }
 
 /// A call's memory while it runs: the caller's own, or a block of the process's.
@@ -85,13 +92,17 @@ class call_memory {
   std::byte* start_;
 };
 
-}  // namespace detail
+}  // namespace detail::inline BILA_UNIT
+
+inline namespace BILA_UNIT {
 
 /// Frees the memory that calls without a workspace of their own have left for the next ones, of all threads. Calls that run
 /// meanwhile keep theirs.
 inline void release_memory() {
   for (std::atomic<detail::block_of_memory*>& place : detail::idle_memory)
-    if (detail::block_of_memory* const block = place.exchange(nullptr); block != nullptr) detail::block_of_memory::release(block);
+    if (detail::block_of_memory* const block = place.exchange(nullptr); block != nullptr) detail::release_block(block);
 }
+
+}  // namespace BILA_UNIT
 
 }  // namespace bila::inline v0_1

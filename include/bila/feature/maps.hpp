@@ -3,13 +3,14 @@
 // A user's map is any type with these three members.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/view/tensor_view.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <concepts>
 
-namespace bila::inline v0_1::feature {
+namespace bila::inline v0_1::feature::inline BILA_UNIT {
 
 /// phi: `width(d)` features from a row of d; `map(x, d, phi)`; `pull_back(x, phi, g, d, dx)` gives dx = (d phi / dx)^T g.
 template <class Map>
@@ -225,4 +226,4 @@ struct hedgehog {
   }
 };
 
-}  // namespace bila::inline v0_1::feature
+}  // namespace bila::inline v0_1::feature::inline BILA_UNIT

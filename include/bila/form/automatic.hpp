@@ -2,10 +2,11 @@
 // The form for those who do not want to choose: the fastest, head by head and segment by segment.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/full.hpp>
 
-namespace bila::inline v0_1::form {
+namespace bila::inline v0_1::form::inline BILA_UNIT {
 
 /// What `automatic` takes for a head.
 enum class choice { full, chunkwise };
@@ -89,4 +90,4 @@ struct automatic {
   }
 };
 
-}  // namespace bila::inline v0_1::form
+}  // namespace bila::inline v0_1::form::inline BILA_UNIT

@@ -2,10 +2,11 @@
 // The mask of the full form, one block at a time: which blocks of keys a block of queries sees, and with what weights.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/form/decays.hpp>
 #include <bila/form/head.hpp>
 
-namespace bila::inline v0_1::form {
+namespace bila::inline v0_1::form::inline BILA_UNIT {
 
 inline constexpr index_t block = 128;  // tokens of a tile's side
 
@@ -90,4 +91,4 @@ void for_each_key_block(const head<T>& x, index_t ib, double diagonal, walk_scra
     if (x.direction != other(way)) walk_away(x, way, ib, w, visit);
 }
 
-}  // namespace bila::inline v0_1::form
+}  // namespace bila::inline v0_1::form::inline BILA_UNIT

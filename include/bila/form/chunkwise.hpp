@@ -3,12 +3,13 @@
 // (LION's code calls "chunk" what visits all pairs of blocks; here that is form::full.)
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/form/chunkwise_gradient.hpp>
 #include <bila/form/decays.hpp>
 #include <bila/form/global_state.hpp>
 #include <bila/form/meeting.hpp>
 
-namespace bila::inline v0_1::form {
+namespace bila::inline v0_1::form::inline BILA_UNIT {
 
 /// For a chunk of C tokens with H the forward state before it and G the backward state after it,
 ///
@@ -152,4 +153,4 @@ struct chunkwise {
   }
 };
 
-}  // namespace bila::inline v0_1::form
+}  // namespace bila::inline v0_1::form::inline BILA_UNIT

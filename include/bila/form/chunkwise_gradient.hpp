@@ -2,6 +2,7 @@
 // The gradient in chunks: the forward operator with its arguments permuted. It serves the chunkwise and the recurrent form.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/form/compensation.hpp>
 #include <bila/form/decays.hpp>
 #include <bila/form/global_state_gradient.hpp>
@@ -10,7 +11,7 @@
 #include <cmath>
 #include <type_traits>
 
-namespace bila::inline v0_1::form {
+namespace bila::inline v0_1::form::inline BILA_UNIT {
 
 /// For one direction, with H the state that enters a chunk, R the adjoint of the state that leaves it, and a column of ones added
 /// to v, of dZ to dN, wherever a state is meant,
@@ -382,4 +383,4 @@ struct chunkwise_gradient {
   }
 };
 
-}  // namespace bila::inline v0_1::form
+}  // namespace bila::inline v0_1::form::inline BILA_UNIT

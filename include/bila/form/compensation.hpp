@@ -4,11 +4,12 @@
 // remembers could add up, what they take is kept beside it (compensated summation, Kahan 1965).
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/kernel/arena.hpp>
 
 #include <algorithm>
 
-namespace bila::inline v0_1::form {
+namespace bila::inline v0_1::form::inline BILA_UNIT {
 
 /// What is missing in a state S and its row sums s: E and e, so that S + E and s + e are the true sums.
 template <class Real>
@@ -57,4 +58,4 @@ struct compensation {
   index_t sums_;
 };
 
-}  // namespace bila::inline v0_1::form
+}  // namespace bila::inline v0_1::form::inline BILA_UNIT

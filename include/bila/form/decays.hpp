@@ -2,12 +2,13 @@
 // The weights of one chunk of one head: what crosses its borders, and the dense block inside it.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/form/head.hpp>
 #include <bila/kernel/scan.hpp>
 
 #include <type_traits>
 
-namespace bila::inline v0_1::form {
+namespace bila::inline v0_1::form::inline BILA_UNIT {
 
 constexpr direction other(direction way) { return way == direction::forward ? direction::backward : direction::forward; }
 
@@ -92,4 +93,4 @@ void scan_block(const head<T>& x, kernel::tile<Real> M, const gap_decays& decays
   for (index_t i = 0; i < M.rows; ++i) M.row(i)[i] = static_cast<Real>(diagonal);
 }
 
-}  // namespace bila::inline v0_1::form
+}  // namespace bila::inline v0_1::form::inline BILA_UNIT

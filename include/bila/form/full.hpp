@@ -2,6 +2,7 @@
 // The full form: the masked matrix product itself, tile by tile; quadratic in L, but never an L x L matrix.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/form/block_walk.hpp>
 #include <bila/form/compensation.hpp>
 #include <bila/form/full_gradient.hpp>
@@ -10,7 +11,7 @@
 #include <algorithm>
 #include <type_traits>
 
-namespace bila::inline v0_1::form {
+namespace bila::inline v0_1::form::inline BILA_UNIT {
 
 /// A = scale (Q K^T) o M,  N = A V,  Z_i = sum_j A_ij,  y_i = N_i / n(Z_i), row block by row block.
 ///
@@ -82,4 +83,4 @@ struct full {
   full_gradient gradient() const { return {}; }
 };
 
-}  // namespace bila::inline v0_1::form
+}  // namespace bila::inline v0_1::form::inline BILA_UNIT

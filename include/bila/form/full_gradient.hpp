@@ -2,10 +2,11 @@
 // The gradient of the full form, tile by tile.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/form/block_walk.hpp>
 #include <bila/form/head_gradient.hpp>
 
-namespace bila::inline v0_1::form {
+namespace bila::inline v0_1::form::inline BILA_UNIT {
 
 /// With A_ij = M_ij (q_i . k_j) and g_ij = dN_i . v_j + dZ_i,
 ///
@@ -175,4 +176,4 @@ struct full_gradient {
   }
 };
 
-}  // namespace bila::inline v0_1::form
+}  // namespace bila::inline v0_1::form::inline BILA_UNIT

@@ -3,12 +3,13 @@
 // queries' tokens. The recurrent and the chunkwise form take this path for masks without gaps (math: section 2.4).
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/form/meeting.hpp>
 
 #include <algorithm>
 #include <functional>
 
-namespace bila::inline v0_1::form {
+namespace bila::inline v0_1::form::inline BILA_UNIT {
 
 /// T = K^T [V, 1],  [N, Z] = Q T; O(L Dk Dv) time, O(Dk Dv) memory.
 struct global_state {
@@ -122,4 +123,4 @@ struct global_state {
   }
 };
 
-}  // namespace bila::inline v0_1::form
+}  // namespace bila::inline v0_1::form::inline BILA_UNIT

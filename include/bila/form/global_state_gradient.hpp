@@ -3,13 +3,14 @@
 // queries' tokens.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/form/compensation.hpp>
 #include <bila/form/global_state.hpp>
 #include <bila/form/head_gradient.hpp>
 
 #include <type_traits>
 
-namespace bila::inline v0_1::form {
+namespace bila::inline v0_1::form::inline BILA_UNIT {
 
 /// With a column of ones added to v, of dZ to dN, T the state that all queries see and P the adjoint of what the keys add to it,
 ///
@@ -163,4 +164,4 @@ struct global_state_gradient {
   }
 };
 
-}  // namespace bila::inline v0_1::form
+}  // namespace bila::inline v0_1::form::inline BILA_UNIT

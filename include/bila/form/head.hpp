@@ -3,6 +3,7 @@
 // batches, heads, threads or of what the gaps mean.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/form/policies.hpp>
 #include <bila/kernel/arena.hpp>
 #include <bila/kernel/contract.hpp>
@@ -12,7 +13,7 @@
 
 #include <algorithm>
 
-namespace bila::inline v0_1::form {
+namespace bila::inline v0_1::form::inline BILA_UNIT {
 
 /// One head's part of a `state`: S (Dk, Dv), z (Dk, 1), and the decay of the gap by which it enters.
 template <class Real>
@@ -154,4 +155,4 @@ void finish(const head<T>& x, index_t first, kernel::tile<Real> N, const Real* z
   kernel::store(x.y.slice(first, N.rows), N);
 }
 
-}  // namespace bila::inline v0_1::form
+}  // namespace bila::inline v0_1::form::inline BILA_UNIT

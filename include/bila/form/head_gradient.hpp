@@ -2,9 +2,10 @@
 // What the gradient of one head is given beside the head itself, where it goes, and the pieces that every form's gradient shares.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/form/head.hpp>
 
-namespace bila::inline v0_1::form {
+namespace bila::inline v0_1::form::inline BILA_UNIT {
 
 /// Where the gradient of q, k or v goes. Heads that read one tensor add to one gradient, in order: the first starts the sum, the
 /// last rounds it.
@@ -109,4 +110,4 @@ void weigh_diagonal(const head<T>& x, head_gradient<T>& g, kernel::tile<Real> A,
   }
 }
 
-}  // namespace bila::inline v0_1::form
+}  // namespace bila::inline v0_1::form::inline BILA_UNIT

@@ -4,12 +4,13 @@
 // and the halves can run on two threads: the same sums in the same order as on one.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/form/compensation.hpp>
 #include <bila/form/head.hpp>
 
 #include <type_traits>
 
-namespace bila::inline v0_1::form {
+namespace bila::inline v0_1::form::inline BILA_UNIT {
 
 /// A state as a sweep carries it from chunk to chunk.
 template <class Kernel, class Real>
@@ -116,4 +117,4 @@ void meet(const head<T>& x, share part, index_t middle, const Sweep& sweep) {
   }
 }
 
-}  // namespace bila::inline v0_1::form
+}  // namespace bila::inline v0_1::form::inline BILA_UNIT

@@ -3,10 +3,11 @@
 // needs. No query is read and no score computed.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/form/decays.hpp>
 #include <bila/form/meeting.hpp>
 
-namespace bila::inline v0_1::form {
+namespace bila::inline v0_1::form::inline BILA_UNIT {
 
 /// S <- total S + sum_j write_j k_j [v_j, 1], block by block, once for each final state that is wanted; time O(L Dk Dv).
 struct only_states {
@@ -64,4 +65,4 @@ struct only_states {
   }
 };
 
-}  // namespace bila::inline v0_1::form
+}  // namespace bila::inline v0_1::form::inline BILA_UNIT

@@ -4,13 +4,14 @@
 // compiled with its unit's flags, and stays with it.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/mask/concepts.hpp>
 #include <bila/norm/none.hpp>
 
 #include <algorithm>
 #include <cmath>
 
-namespace bila::inline v0_1::form {
+namespace bila::inline v0_1::form::inline BILA_UNIT {
 
 /// Any mask.
 struct mask_view {
@@ -141,4 +142,4 @@ norm_view<Real> view_with_slopes(const Norm& norm) {
   return view;
 }
 
-}  // namespace bila::inline v0_1::form
+}  // namespace bila::inline v0_1::form::inline BILA_UNIT

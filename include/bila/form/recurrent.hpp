@@ -2,12 +2,13 @@
 // The recurrent form: two sweeps of one state, token by token; for streaming and tight memory.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/form/chunkwise_gradient.hpp>
 #include <bila/form/decays.hpp>
 #include <bila/form/global_state.hpp>
 #include <bila/form/meeting.hpp>
 
-namespace bila::inline v0_1::form {
+namespace bila::inline v0_1::form::inline BILA_UNIT {
 
 /// Exclusive states and one explicit diagonal,
 ///
@@ -158,4 +159,4 @@ struct recurrent {
   }
 };
 
-}  // namespace bila::inline v0_1::form
+}  // namespace bila::inline v0_1::form::inline BILA_UNIT

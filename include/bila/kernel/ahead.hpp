@@ -4,13 +4,14 @@
 // waiting.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/view/tensor_view.hpp>
 
 #if !defined(__GNUC__) && (defined(_M_X64) || defined(__SSE__))
 #include <xmmintrin.h>
 #endif
 
-namespace bila::inline v0_1::kernel {
+namespace bila::inline v0_1::kernel::inline BILA_UNIT {
 
 // A call that g++ did not inline at once would be dropped: it takes the function for one without effect.
 BILA_ALWAYS_INLINE void prefetch(const char* address) {
@@ -79,4 +80,4 @@ class ahead {
   index_t left_ = 0;  // lines of it
 };
 
-}  // namespace bila::inline v0_1::kernel
+}  // namespace bila::inline v0_1::kernel::inline BILA_UNIT

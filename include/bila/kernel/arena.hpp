@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <type_traits>
 
-namespace bila::inline v0_1::kernel {
+namespace bila::inline v0_1::kernel::inline BILA_UNIT {
 
 class arena {
  public:
@@ -108,4 +108,4 @@ tile<Real> results(rows<T> to, tile<Real> room) {
   return room.top(to.count);
 }
 
-}  // namespace bila::inline v0_1::kernel
+}  // namespace bila::inline v0_1::kernel::inline BILA_UNIT

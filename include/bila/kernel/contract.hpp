@@ -42,13 +42,14 @@
 // nothing else.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/kernel/ahead.hpp>
 #include <bila/view/tensor_view.hpp>
 
 #include <concepts>
 #include <type_traits>
 
-namespace bila::inline v0_1::kernel {
+namespace bila::inline v0_1::kernel::inline BILA_UNIT {
 
 /// A row-major matrix in the workspace or in the user's memory.
 ///
@@ -115,4 +116,4 @@ concept layer = requires(tile<Real> a, tile<const Real> b, rank_one<Real> M, Rea
 
 constexpr index_t round_up(index_t n, index_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-}  // namespace bila::inline v0_1::kernel
+}  // namespace bila::inline v0_1::kernel::inline BILA_UNIT

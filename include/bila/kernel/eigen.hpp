@@ -20,7 +20,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
-namespace bila::inline v0_1::kernel {
+namespace bila::inline v0_1::kernel::inline BILA_UNIT {
 
 /// The kernel layer on packets of `Bytes`, the widest that the compiler's flags allow. The width is part of the type so that
 /// translation units compiled with different flags can be linked: they use different functions.
@@ -415,7 +415,7 @@ struct packets {
 
 using eigen = packets<sizeof(simd::packet_traits<float>::type)>;
 
-}  // namespace bila::inline v0_1::kernel
+}  // namespace bila::inline v0_1::kernel::inline BILA_UNIT
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic pop

@@ -2,12 +2,13 @@
 // The kernel layer in plain loops with wide sums: the oracle of the tests and the baseline of the benchmarks. No Eigen.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/kernel/contract.hpp>
 
 #include <cmath>
 #include <type_traits>
 
-namespace bila::inline v0_1::kernel {
+namespace bila::inline v0_1::kernel::inline BILA_UNIT {
 
 struct reference {
   template <class Real>
@@ -245,4 +246,4 @@ struct reference {
   }
 };
 
-}  // namespace bila::inline v0_1::kernel
+}  // namespace bila::inline v0_1::kernel::inline BILA_UNIT

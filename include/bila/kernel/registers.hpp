@@ -30,7 +30,7 @@
 
 static_assert(EIGEN_VERSION_AT_LEAST(3, 4, 0), "bila needs Eigen 3.4 or newer");
 
-namespace bila::inline v0_1::kernel {
+namespace bila::inline v0_1::kernel::inline BILA_UNIT {
 
 namespace simd = Eigen::internal;
 
@@ -429,7 +429,7 @@ BILA_ALWAYS_INLINE void step_columns(tile<Real> N, const Real* r, tile<const Rea
   }
 }
 
-}  // namespace bila::inline v0_1::kernel
+}  // namespace bila::inline v0_1::kernel::inline BILA_UNIT
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic pop

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace bila::inline v0_1::kernel {
+namespace bila::inline v0_1::kernel::inline BILA_UNIT {
 
 /// How a chunk of n tokens weighs what crosses its borders; lambda_t = exp of the log decay of gap t, tokens counted in the chunk.
 ///
@@ -82,4 +82,4 @@ class held_decay {
   double held_;
 };
 
-}  // namespace bila::inline v0_1::kernel
+}  // namespace bila::inline v0_1::kernel::inline BILA_UNIT

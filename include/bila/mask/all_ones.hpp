@@ -11,8 +11,8 @@ namespace bila::inline v0_1::mask {
 struct all_ones {
   static constexpr gap gaps = gap::none;
 
-  BILA_HD double log_forward(index_t, index_t, index_t) const { return 0; }
-  BILA_HD double log_backward(index_t, index_t, index_t) const { return 0; }
+  BILA_SHARED double log_forward(index_t, index_t, index_t) const { return 0; }
+  BILA_SHARED double log_backward(index_t, index_t, index_t) const { return 0; }
 };
 
 }  // namespace bila::inline v0_1::mask

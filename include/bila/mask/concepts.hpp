@@ -86,7 +86,7 @@ concept pulls_back = requires(const Mask& mask, index_t n, double sum, const dou
 template <class T>
 concept log_decay_number = std::same_as<T, float> || std::same_as<T, double>;
 
-namespace detail {
+namespace detail::inline BILA_UNIT {
 
 /// How many heads a mask counts, where y has H.
 template <class Mask>
@@ -108,6 +108,6 @@ complaint check_gates(const char* name, const tensor_view<const T>& x, index_t B
   return check_view(name, x);
 }
 
-}  // namespace detail
+}  // namespace detail::inline BILA_UNIT
 
 }  // namespace bila::inline v0_1

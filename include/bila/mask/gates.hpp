@@ -3,13 +3,14 @@
 // x = 17 on, and its log -inf.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/view/tensor_view.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <concepts>
 
-namespace bila::inline v0_1::gates {
+namespace bila::inline v0_1::gates::inline BILA_UNIT {
 
 /// log(1 + e^x), to the last bits for every x.
 inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
@@ -103,4 +104,4 @@ void pull_back_rate(const mamba<A>& gate, const tensor_view<T>& x, const tensor_
   }
 }
 
-}  // namespace bila::inline v0_1::gates
+}  // namespace bila::inline v0_1::gates::inline BILA_UNIT

@@ -33,42 +33,47 @@ struct selective_decay {
   tensor_view<const T> log_decay;  // [B, H, L, 1]
   gate crossing;
 
-  constexpr selective_decay(tensor_view<const T> log_gates, gate convention) : log_decay(log_gates), crossing(convention) {}
+  BILA_SHARED constexpr selective_decay(tensor_view<const T> log_gates, gate convention)
+      : log_decay(log_gates), crossing(convention) {}
 
   static constexpr gap gaps = gap::per_token;
 
-  BILA_HD index_t heads() const { return log_decay.heads(); }
+  BILA_SHARED index_t heads() const { return log_decay.heads(); }
 
-  BILA_HD double log_forward(index_t b, index_t h, index_t t) const { return log_decay(b, h, token(direction::forward, t), 0); }
-  BILA_HD double log_backward(index_t b, index_t h, index_t t) const { return log_decay(b, h, token(direction::backward, t), 0); }
+  BILA_SHARED double log_forward(index_t b, index_t h, index_t t) const { return log_decay(b, h, token(direction::forward, t), 0); }
+  BILA_SHARED double log_backward(index_t b, index_t h, index_t t) const {
+    return log_decay(b, h, token(direction::backward, t), 0);
+  }
 
   /// Whose gate gap t has when crossed this way.
-  BILA_HD index_t token(direction way, index_t t) const {
+  BILA_SHARED index_t token(direction way, index_t t) const {
     const gate before = way == direction::forward ? gate::source : gate::target;
     return crossing == gate::earlier || crossing == before ? t - 1 : t;
   }
 
-  complaint validate(index_t B, index_t H, index_t L) const { return detail::check_gates("log_decay", log_decay, B, H, L); }
-  std::string parameter_of(direction way, index_t b, index_t h, index_t t) const {
+  BILA_SHARED complaint validate(index_t B, index_t H, index_t L) const {
+    return detail::check_gates("log_decay", log_decay, B, H, L);
+  }
+  BILA_SHARED std::string parameter_of(direction way, index_t b, index_t h, index_t t) const {
     return sentence("log_decay[b = ", b, ", h = ", h, ", t = ", token(way, t), "]");
   }
 
   /// d a_t = the gradients of the one or two gaps whose decay it is; f(u), g(u) those of gap u of the segment, 0 < u < count.
   template <class F, class G>
-  BILA_HD double gradient_of(index_t t, index_t count, const F& f, const G& g) const {
+  BILA_SHARED double gradient_of(index_t t, index_t count, const F& f, const G& g) const {
     const index_t forward = t - token(direction::forward, 0), backward = t - token(direction::backward, 0);
     return (forward > 0 && forward < count ? f(forward) : 0.0) + (backward > 0 && backward < count ? g(backward) : 0.0);
   }
 
   template <class Real>
-  void pull_back(index_t b, index_t h, index_t first, index_t count, const double* f, const double* g,
-                 const tensor_view<Real>& to) const {
+  BILA_SHARED void pull_back(index_t b, index_t h, index_t first, index_t count, const double* f, const double* g,
+                             const tensor_view<Real>& to) const {
     for (index_t t = 0; t < count; ++t)
-      to(b, h, first + t, 0) =
-          static_cast<Real>(gradient_of(t, count, [f](index_t u) { return f[u]; }, [g](index_t u) { return g[u]; }));
+      to(b, h, first + t, 0) = static_cast<Real>(gradient_of(
+          t, count, [f](index_t u) { return f[u]; }, [g](index_t u) { return g[u]; }));
   }
 
-  auto parameters() const { return std::tuple(log_decay); }
+  BILA_SHARED auto parameters() const { return std::tuple(log_decay); }
 };
 
 template <class T>

@@ -21,22 +21,22 @@ struct two_sided {
 
   static constexpr gap gaps = gap::per_token;
 
-  BILA_HD index_t heads() const { return forward_gaps.heads(); }
+  BILA_SHARED index_t heads() const { return forward_gaps.heads(); }
 
-  BILA_HD double log_forward(index_t b, index_t h, index_t t) const { return forward_gaps(b, h, t, 0); }
-  BILA_HD double log_backward(index_t b, index_t h, index_t t) const { return backward_gaps(b, h, t, 0); }
+  BILA_SHARED double log_forward(index_t b, index_t h, index_t t) const { return forward_gaps(b, h, t, 0); }
+  BILA_SHARED double log_backward(index_t b, index_t h, index_t t) const { return backward_gaps(b, h, t, 0); }
 
-  complaint validate(index_t B, index_t H, index_t L) const {
+  BILA_SHARED complaint validate(index_t B, index_t H, index_t L) const {
     complaint wrong = detail::check_gates("log_forward", forward_gaps, B, H, L);
     if (wrong.empty()) wrong = detail::check_gates("log_backward", backward_gaps, B, H, L);
     if (wrong.empty() && forward_gaps.heads() != backward_gaps.heads())
       return sentence("log_forward has ", forward_gaps.heads(), " heads but log_backward has ", backward_gaps.heads());
     return wrong;
   }
-  std::string parameter_of(direction way, index_t b, index_t h, index_t t) const {
+  BILA_SHARED std::string parameter_of(direction way, index_t b, index_t h, index_t t) const {
     return sentence(way == direction::forward ? "log_forward" : "log_backward", "[b = ", b, ", h = ", h, ", t = ", t, "]");
   }
-  auto parameters() const { return std::tuple(forward_gaps, backward_gaps); }
+  BILA_SHARED auto parameters() const { return std::tuple(forward_gaps, backward_gaps); }
 };
 
 template <class T, class U>

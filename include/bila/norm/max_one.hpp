@@ -12,14 +12,14 @@ struct max_one {
   static constexpr bool uses_row_sum = true;
 
   template <class Real>
-  BILA_HD constexpr quotient<Real> operator()(Real Z, Real scale) const {
+  BILA_SHARED constexpr quotient<Real> operator()(Real Z, Real scale) const {
     const Real scaled = scale * Z, size = scaled < 0 ? -scaled : scaled;
     return {scale, size <= 1 ? Real(1) : size};
   }
 
   /// The slope at |scale Z| = 1 is that of the constant.
   template <class Real>
-  BILA_HD constexpr bila::slope<Real> slope(Real Z, Real scale, Real dy_y) const {
+  BILA_SHARED constexpr bila::slope<Real> slope(Real Z, Real scale, Real dy_y) const {
     const Real scaled = scale * Z, size = scaled < 0 ? -scaled : scaled;
     if (size > 1) return {scale / size, -dy_y / Z, Real(0)};
     return {scale, Real(0), dy_y / scale};

@@ -41,13 +41,13 @@ struct none {
   static constexpr bool uses_row_sum = false;
 
   template <class Real>
-  BILA_HD constexpr quotient<Real> operator()(Real, Real scale) const {
+  BILA_SHARED constexpr quotient<Real> operator()(Real, Real scale) const {
     return {scale, Real(1)};
   }
 
   /// dy_y = dy . y
   template <class Real>
-  BILA_HD constexpr bila::slope<Real> slope(Real, Real scale, Real dy_y) const {
+  BILA_SHARED constexpr bila::slope<Real> slope(Real, Real scale, Real dy_y) const {
     return {scale, Real(0), dy_y / scale};
   }
 };

@@ -19,19 +19,19 @@ struct row_sum {
   static constexpr bool uses_row_sum = true;
 
   template <class Real>
-  BILA_HD constexpr quotient<Real> operator()(Real Z, Real) const {
+  BILA_SHARED constexpr quotient<Real> operator()(Real Z, Real) const {
     return {Real(1), Z + static_cast<Real>(eps)};
   }
 
   /// y does not depend on the scale. A row that was set to zero passes nothing.
   template <class Real>
-  BILA_HD constexpr bila::slope<Real> slope(Real Z, Real, Real dy_y) const {
+  BILA_SHARED constexpr bila::slope<Real> slope(Real Z, Real, Real dy_y) const {
     const Real n = Z + static_cast<Real>(eps);
     if (n == 0) return {Real(0), Real(0), Real(0)};
     return {Real(1) / n, -dy_y / n, Real(0)};
   }
 
-  complaint validate() const {
+  BILA_SHARED complaint validate() const {
     return std::isfinite(eps) && eps >= 0 ? complaint() : sentence("eps = ", eps, ", it must be finite and >= 0");
   }
 };

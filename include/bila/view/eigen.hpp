@@ -15,7 +15,7 @@
 
 namespace bila::inline v0_1 {
 
-namespace detail {
+namespace detail::inline BILA_UNIT {
 
 template <class Expression>
 inline constexpr bool has_memory = (Eigen::internal::traits<Expression>::Flags & Eigen::DirectAccessBit) == Eigen::DirectAccessBit;
@@ -23,7 +23,9 @@ inline constexpr bool has_memory = (Eigen::internal::traits<Expression>::Flags &
 template <class Expression>
 inline constexpr bool owns_memory = std::is_base_of_v<Eigen::PlainObjectBase<Expression>, Expression>;
 
-}  // namespace detail
+}  // namespace detail::inline BILA_UNIT
+
+inline namespace BILA_UNIT {
 
 /// View of an Eigen matrix or Map as one head of one sequence.
 ///
@@ -40,5 +42,7 @@ constexpr auto matrix(Matrix&& x) {
   using scalar = std::remove_pointer_t<decltype(x.data())>;
   return tensor_view<scalar>{x.data(), {1, 1, x.rows(), x.cols()}, {0, 0, x.rowStride(), x.colStride()}};
 }
+
+}  // namespace BILA_UNIT
 
 }  // namespace bila::inline v0_1

@@ -11,12 +11,12 @@
 
 namespace bila::inline v0_1 {
 
-namespace detail {
+namespace detail::inline BILA_UNIT {
 
 template <class List, class Number>
 inline constexpr bool lists = std::is_constructible_v<std::span<const Number>, std::remove_reference_t<List>&>;
 
-}  // namespace detail
+}  // namespace detail::inline BILA_UNIT
 
 /// A list of std::int32_t or std::int64_t in memory that somebody else owns: a std::span, or a container or array that has a name.
 class index_list {
@@ -24,7 +24,7 @@ class index_list {
   constexpr index_list() = default;
 
   template <class List>
-  requires(detail::lists<List, std::int32_t> || detail::lists<List, std::int64_t>) constexpr index_list(List&& list) {
+  requires(detail::lists<List, std::int32_t> || detail::lists<List, std::int64_t>) BILA_SHARED constexpr index_list(List&& list) {
     static_assert(std::is_lvalue_reference_v<List> || std::ranges::enable_borrowed_range<std::remove_cvref_t<List>>,
                   "bila::index_list does not own memory: a temporary container would dangle, give it a name first");
     if constexpr (detail::lists<List, std::int64_t>) {
@@ -36,9 +36,9 @@ class index_list {
     }
   }
 
-  constexpr bool empty() const { return size_ == 0; }
-  constexpr std::size_t size() const { return size_; }
-  constexpr index_t operator[](std::size_t i) const { return wide_ != nullptr ? wide_[i] : narrow_[i]; }
+  BILA_SHARED constexpr bool empty() const { return size_ == 0; }
+  BILA_SHARED constexpr std::size_t size() const { return size_; }
+  BILA_SHARED constexpr index_t operator[](std::size_t i) const { return wide_ != nullptr ? wide_[i] : narrow_[i]; }
 
  private:
   const std::int64_t* wide_ = nullptr;

@@ -58,6 +58,8 @@ struct outputs {
   state<real_of<T>> final_backward = {};
 };
 
+inline namespace BILA_UNIT {
+
 /// Whether a call without y is one for its final states.
 template <class T, class Real>
 bool only_states(const tensor_view<T>& y, const state<Real>& final_forward, const state<Real>& final_backward) {
@@ -111,7 +113,9 @@ index_t sequences_of(const inputs<T>& in, const geometry& size) {
   return in.offsets.empty() ? size.B : static_cast<index_t>(in.offsets.size()) - 1;
 }
 
-namespace detail {
+}  // namespace BILA_UNIT
+
+namespace detail::inline BILA_UNIT {
 
 /// `name` is that of the state, its parts are added.
 template <class T>
@@ -263,7 +267,9 @@ std::array<named_tensor, 6> initial_states_of(const inputs<T>& in) {
            {"initial_backward.log_decay", footprint(b.log_decay)}}};
 }
 
-}  // namespace detail
+}  // namespace detail::inline BILA_UNIT
+
+inline namespace BILA_UNIT {
 
 /// Everything about q, k, v, the options and the shape of y that can be wrong, in the order a reader would look; empty if nothing
 /// is.
@@ -303,5 +309,7 @@ template <class T>
 segments segments_of(const inputs<T>& in, const geometry& size) {
   return {in.offsets, in.lengths, size.L};
 }
+
+}  // namespace BILA_UNIT
 
 }  // namespace bila::inline v0_1

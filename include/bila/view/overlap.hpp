@@ -2,6 +2,7 @@
 // Do two strided tensors share memory? Used by the checks only: an output may not overlap an input, nor itself.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/error.hpp>
 #include <bila/view/shape.hpp>
 #include <bila/view/tensor_view.hpp>
@@ -15,7 +16,7 @@
 #include <string_view>
 #include <utility>
 
-namespace bila::inline v0_1::detail {
+namespace bila::inline v0_1::detail::inline BILA_UNIT {
 
 /// Where a tensor that passed check_view lies in memory, its type forgotten.
 struct footprint {
@@ -62,7 +63,7 @@ inline bool shares_memory_with_itself(const footprint& x) {
   if (x.empty()) return false;
   std::array<std::pair<index_t, index_t>, 4> axes;  // (|stride|, extent)
   for (std::size_t axis = 0; axis < 4; ++axis) axes[axis] = {std::abs(x.strides[axis]), x.extents[axis]};
-  std::sort(axes.begin(), axes.end());
+  std::sort(axes.begin(), axes.end(), [](const auto& a, const auto& b) { return a < b; });  // the unit's own copy: see config.hpp
   index_t reach = x.size;
   for (const auto& [stride, extent] : axes) {
     if (extent <= 1) continue;
@@ -156,4 +157,4 @@ inline complaint check_overlaps(named_tensors outputs, named_tensors inputs) {
   return {};
 }
 
-}  // namespace bila::inline v0_1::detail
+}  // namespace bila::inline v0_1::detail::inline BILA_UNIT

@@ -17,9 +17,9 @@ struct segments {
   index_t L;
 
   /// Segments per batch row.
-  index_t count() const { return offsets.empty() ? 1 : static_cast<index_t>(offsets.size()) - 1; }
+  BILA_SHARED index_t count() const { return offsets.empty() ? 1 : static_cast<index_t>(offsets.size()) - 1; }
 
-  segment operator()(index_t b, index_t n) const {
+  BILA_SHARED segment operator()(index_t b, index_t n) const {
     const auto at = static_cast<std::size_t>(n);
     if (!offsets.empty()) return {offsets[at], offsets[at + 1] - offsets[at]};
     if (!lengths.empty()) return {0, lengths[static_cast<std::size_t>(b)]};

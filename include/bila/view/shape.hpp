@@ -2,6 +2,7 @@
 // What can be wrong with a tensor by itself: a shape that no memory holds, or another one than was asked for.
 #pragma once
 
+#include <bila/config.hpp>
 #include <bila/error.hpp>
 #include <bila/view/tensor_view.hpp>
 
@@ -9,7 +10,7 @@
 #include <cmath>
 #include <string>
 
-namespace bila::inline v0_1::detail {
+namespace bila::inline v0_1::detail::inline BILA_UNIT {
 
 inline std::string numbers_in_words(const per_axis& x) { return sentence("[", x[0], ", ", x[1], ", ", x[2], ", ", x[3], "]"); }
 
@@ -55,4 +56,4 @@ complaint check_extents(const char* name, const tensor_view<T>& x, per_axis want
   return sentence(name, " has shape ", shape_in_words(x), ", it must be ", numbers_in_words(wanted));
 }
 
-}  // namespace bila::inline v0_1::detail
+}  // namespace bila::inline v0_1::detail::inline BILA_UNIT

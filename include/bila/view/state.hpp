@@ -17,10 +17,12 @@ struct state {
   tensor_view<T> S, z;
   tensor_view<T> log_decay = {};
 
-  constexpr bool given() const { return S.data != nullptr || z.data != nullptr || log_decay.data != nullptr; }
+  BILA_SHARED constexpr bool given() const { return S.data != nullptr || z.data != nullptr || log_decay.data != nullptr; }
 
   template <class U>
-  requires(!std::is_const_v<T> && std::is_same_v<U, const T>) constexpr operator state<U>() const { return {S, z, log_decay}; }
+  requires(!std::is_const_v<T> && std::is_same_v<U, const T>) BILA_SHARED constexpr operator state<U>() const {
+    return {S, z, log_decay};
+  }
 };
 
 }  // namespace bila::inline v0_1
