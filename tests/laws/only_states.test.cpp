@@ -162,6 +162,12 @@ TEST_CASE("a call without y is refused where it has no meaning") {
   CHECK(test::has_all(words(form, wrong, states), {"v has length 149", "k has 150"}));
   wrong = in, wrong.k.extents[1] = 3;
   CHECK(test::has_all(words(form, wrong, states), {"k has 3 heads", "4 heads of the output"}));
+  wrong.k.extents[1] = wrong.v.extents[1] = 1, wrong.initial_forward = wrong.initial_backward = {};  // 1 divides -1 too
+  out = {{}, {}, to.final_forward.view()}, out.final_forward.S.extents[1] = out.final_forward.z.extents[1] = -1;
+  CHECK(test::has_all(test::refusal([&] {
+                        test::forward_pass<double>(test::layer::eigen, {}, form, bila::mask::all_ones{}, x.x.norm, wrong, out);
+                      }),
+                      {"final_forward.S", "axis head is -1"}));
   wrong = in, wrong.v.extents[0] = 2;
   CHECK(test::has_all(words(form, wrong, states), {"v has batch size 2", "k has 3"}));
   wrong = in, wrong.k.data = nullptr;
