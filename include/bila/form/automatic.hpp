@@ -69,7 +69,7 @@ struct automatic {
       if (x.mask.gapped) {
         const double L = static_cast<double>(x.q.count), Lk = static_cast<double>(x.k.count);
         const double Dk = static_cast<double>(x.q.width), Dv = static_cast<double>(x.v.width);
-        const bool costs_more = global_state_gradient::serves(x, g)
+        const bool costs_more = global_state_gradient::serves(x)
                                     ? L * Lk * (3 * Dk + 2 * Dv) >= (2 * L + 3 * Lk) * Dk * Dv
                                     : (L - static_cast<double>(linear.gradient().size)) * (3 * Dk + 2 * Dv) >= 10 * Dk * Dv;
         if (x.has_states() || g.has_states() || costs_more) return linear.gradient().run<Kernel>(x, g, norm, memory);

@@ -128,7 +128,22 @@ struct chunkwise_gradient {
 
   template <class Kernel, class T, class Real>
   void run(const head<T>& x, head_gradient<T>& g, const norm_view<Real>& norm, kernel::arena memory) const {
-    if (global_state_gradient::serves(x, g)) return global_state_gradient::run<Kernel>(x, g, norm, memory);
+    if (!global_state_gradient::serves(x)) return run_chunks<Kernel>(x, g, norm, memory);
+    if (g.of_pairs) {  // by the diagonal and by gaps between tokens: what one state for all does not know
+      head_gradient<T> pairs = g;
+      pairs.q = pairs.k = pairs.v = {};
+      pairs.initial_forward = pairs.initial_backward = {};
+      run_chunks<Kernel>(x, pairs, norm, memory);
+      g.diagonal = pairs.diagonal;
+      if (g.forward != nullptr) g.forward[0] = 0;  // there a state enters, and it is known
+      if (g.backward != nullptr) g.backward[x.q.count] = 0;
+    }
+    global_state_gradient::run<Kernel>(x, g, norm, memory);
+  }
+
+ private:
+  template <class Kernel, class T, class Real>
+  void run_chunks(const head<T>& x, head_gradient<T>& g, const norm_view<Real>& norm, kernel::arena memory) const {
     const keeping kept = keep_for(x.q.count);
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width}, (std::min)(size, x.q.count), kept);
     for (index_t first = 0; first < x.q.count; first += w.q.rows)
@@ -142,7 +157,6 @@ struct chunkwise_gradient {
     pass(direction::forward, false, true);
   }
 
- private:
   /// What a pass over the tokens has to do.
   struct duties {
     direction way;

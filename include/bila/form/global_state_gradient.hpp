@@ -20,8 +20,8 @@ namespace bila::inline v0_1::form::inline BILA_UNIT {
 /// Time O((L + Lk) Dk Dv), memory O(Dk Dv). Source: the derivative of the global state form.
 struct global_state_gradient {
   template <class T>
-  static bool serves(const head<T>& x, const head_gradient<T>& g) {
-    return global_state::serves(x.mask.gaps, x.direction, x.diagonal) && !g.of_pairs;
+  static bool serves(const head<T>& x) {
+    return global_state::serves(x.mask.gaps, x.direction, x.diagonal);
   }
 
   static constexpr index_t block = 64;  // tokens at a time
