@@ -15,6 +15,6 @@ configure_file(cmake/bila.pc.in "${CMAKE_CURRENT_BINARY_DIR}/bila.pc" @ONLY)
 
 install(TARGETS bila bila_cuda EXPORT bilaTargets FILE_SET HEADERS INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT bilaTargets NAMESPACE bila:: DESTINATION ${bila_package_dir})
-install(FILES cmake/bilaConfig.cmake "${CMAKE_CURRENT_BINARY_DIR}/bilaConfigVersion.cmake" DESTINATION ${bila_package_dir})
+install(FILES cmake/bilaConfig.cmake cmake/find_eigen.cmake "${CMAKE_CURRENT_BINARY_DIR}/bilaConfigVersion.cmake" DESTINATION ${bila_package_dir})
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/bila.pc" DESTINATION ${bila_pkgconfig_dir})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

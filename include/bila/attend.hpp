@@ -15,6 +15,7 @@
 #include <bila/mask/concepts.hpp>
 #include <bila/norm/none.hpp>
 #include <bila/view/inputs.hpp>
+#include <bila/view/number.hpp>
 
 #include <algorithm>
 #include <string>
@@ -99,7 +100,7 @@ BILA_NOINLINE schedule plan(const cpu& backend, const Form& form, const inputs<T
 
 template <class Mask>
 BILA_NOINLINE complaint check_gap(const Mask& mask, const char* way, double log, index_t b, index_t h, index_t t) {
-  if (log <= 1e-6) return {};
+  if (is_log_decay(log)) return {};
   std::string place;
   if constexpr (names_parameters<Mask>)
     place = mask.parameter_of(*way == 'f' ? direction::forward : direction::backward, b, h, t);
@@ -121,7 +122,7 @@ complaint check_gaps(const Mask& mask, const inputs<T>& in, const geometry& size
           const index_t last = Mask::gaps == gap::per_head ? std::min<index_t>(piece.count, 2) : piece.count;
           for (index_t t = piece.first + 1; t < piece.first + last; ++t) {
             const double f = mask.log_forward(b, h, t), g = mask.log_backward(b, h, t);
-            if (f <= 1e-6 && g <= 1e-6) continue;
+            if (is_log_decay(f) && is_log_decay(g)) continue;
             complaint wrong = check_gap(mask, "forward", f, b, h, t);
             return wrong.empty() ? check_gap(mask, "backward", g, b, h, t) : wrong;
           }
@@ -165,7 +166,7 @@ BILA_NOINLINE complaint check_state_decay(const char* name, const state<T>& x) {
   if (x.log_decay.data != nullptr)
     for (index_t n = 0; n < x.log_decay.batches(); ++n)
       for (index_t h = 0; h < x.log_decay.heads(); ++h)
-        if (!(x.log_decay(n, h, 0, 0) <= 1e-6))
+        if (!is_log_decay(static_cast<double>(x.log_decay(n, h, 0, 0))))
           return sentence(name, ".log_decay[n = ", n, ", h = ", h, "] = ", x.log_decay(n, h, 0, 0), ", a log decay must be <= 0");
   return {};
 }

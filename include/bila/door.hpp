@@ -8,6 +8,7 @@
 #include <bila/mask/concepts.hpp>
 #include <bila/norm/none.hpp>
 #include <bila/view/inputs.hpp>
+#include <bila/view/number.hpp>
 
 #include <atomic>
 #include <concepts>
@@ -47,7 +48,7 @@ BILA_NOINLINE complaint check_mask_shape(const Mask& mask, const inputs<T>& in, 
                                              : sentence("k has length ", size.Lk, " but q has ", size.L);
     const char* const why = !orders_tokens<Mask> ? nullptr : gapped<Mask> ? "a mask with decay" : "a pairwise mask";
     if (why != nullptr) return sentence(what, ": ", why, " needs them equal");
-    if (in.direction != direction::both || in.diagonal != 1 || !in.offsets.empty())
+    if (in.direction != direction::both || !is_exactly(in.diagonal, 1) || !in.offsets.empty())
       return sentence(what, ": direction, diagonal and offsets need them equal");
   }
   complaint wrong;

@@ -113,7 +113,7 @@ inline BILA_NOINLINE void clear_dead_gaps(const form::head_mask& mask, direction
     const index_t n = (std::min)(at_once, count - t);
     mask.log_decays(way, t, n, logs);
     for (index_t i = 0; i < n; ++i)
-      if (logs[i] < -700 && std::exp(logs[i]) == 0) gaps[t + i] = 0;
+      if (logs[i] < -700 && is_exactly(std::exp(logs[i]), 0)) gaps[t + i] = 0;
   }
 }
 
@@ -219,7 +219,7 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
     scalar_gradients& part = parts[(b * size.H + h) * s.segments + n] = {0, 0, g.scale, g.diagonal};
     if (g.forward == nullptr) continue;
     const auto at_border = [&](const state<Real>& to, double decay, double gradient) {
-      if (to.log_decay.data != nullptr) to.log_decay(sequence, h, 0, 0) = decay == 0 ? Real(0) : static_cast<Real>(gradient);
+      if (to.log_decay.data != nullptr) to.log_decay(sequence, h, 0, 0) = decay > 0 ? static_cast<Real>(gradient) : Real(0);
     };
     at_border(c.to.initial_forward, head.initial_forward.decay, forward[0]);
     at_border(c.to.initial_backward, head.initial_backward.decay, backward[piece.count]);

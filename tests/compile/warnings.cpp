@@ -42,6 +42,35 @@ void all(T* x, bila::real_of<T>* gates) {
   step(bila::form::full{}, window{}, row_sum, in, y);
 }
 
+template <class Map, class T>
+void map_of(const Map& map, const bila::tensor_view<T>& x) {
+  bila::features(bila::cpu{}, map, x, x);
+  bila::features_gradient(bila::cpu{}, map, x, x, x);
+}
+
+template <class T>
+void all_maps(T* x, bila::real_of<T>* numbers) {
+  const bila::tensor_view<T> view = bila::bhld(x, 1, 1, 1, 1);
+  map_of(bila::feature::relu{}, view);
+  map_of(bila::feature::elu_plus_one{}, view);
+  map_of(bila::feature::silu_norm{}, view);
+  map_of(bila::feature::l2_norm{}, view);
+  map_of(bila::feature::taylor{}, view);
+  map_of(bila::feature::taylor_packed{}, view);
+  map_of(bila::feature::softmax{}, view);
+  map_of(bila::feature::hedgehog{}, view);
+  const bila::tensor_view<bila::real_of<T>> raw = bila::bhl(numbers, 1, 1, 1);
+  const auto gate = [&raw](const auto& by) {
+    bila::gates::log_decays(by, raw, raw);
+    bila::gates::pull_back(by, raw, raw, raw);
+  };
+  gate(bila::gates::log_sigmoid{});
+  gate(bila::gates::log_one_minus_sigmoid{});
+  gate(bila::gates::double_exponential{});
+  gate(bila::gates::mamba{bila::vec(numbers, 1)});
+  bila::gates::pull_back_rate(bila::gates::mamba{bila::vec(numbers, 1)}, raw, raw, bila::vec(numbers, 1));
+}
+
 }  // namespace
 
 void every_type(float* f, double* d, bila::bf16* b, bila::f16* h);
@@ -50,6 +79,10 @@ void every_type(float* f, double* d, bila::bf16* b, bila::f16* h) {
   all(d, d);
   all(b, f);
   all(h, f);
+  all_maps(f, f);
+  all_maps(d, d);
+  all_maps(b, f);
+  all_maps(h, f);
   Eigen::MatrixXf x(1, 1);
   static_cast<void>(bila::matrix(x));
 }

@@ -52,7 +52,7 @@ BILA_NOINLINE void walk_away(const head<T>& x, direction way, index_t ib, walk_s
   fill_decays<Kernel>(x, way, ib * block, queries, w.decays.way(way));
   scan_border(way, w.decays, queries, w.mine);
   double between = 1;
-  for (index_t jb = ib + away; jb >= 0 && jb < blocks_in(x.k.count) && static_cast<Real>(between) != 0; jb += away) {
+  for (index_t jb = ib + away; jb >= 0 && jb < blocks_in(x.k.count) && static_cast<Real>(between) > 0; jb += away) {
     const index_t n = (std::min)(block, x.k.count - jb * block);
     fill_decays<Kernel>(x, way, jb * block, n, w.decays.way(way));
     scan_border(way, w.decays, n, w.theirs);
@@ -78,7 +78,7 @@ void for_each_key_block(const head<T>& x, index_t ib, double diagonal, walk_scra
     }
     return;
   }
-  if (x.mask.gaps == gap::none && x.direction == direction::both && diagonal == 1) {
+  if (x.mask.gaps == gap::none && x.direction == direction::both && detail::is_exactly(diagonal, 1)) {
     for (index_t jb = 0; jb < keys; ++jb) visit(jb, kernel::rank_one<Real>{w.r, w.r});
     return;
   }

@@ -104,7 +104,7 @@ struct full_gradient {
         }
         Kernel::score(A, static_cast<Real*>(nullptr), k, qt, M);
         Kernel::score_gradient(G, E, A, v, dyt, w.a, w.b, M);
-        if (ib == jb && (g.of_pairs || x.diagonal != 1)) weigh_diagonal(x, g, A, G, E);
+        if (ib == jb && (g.of_pairs || !detail::is_exactly(x.diagonal, 1))) weigh_diagonal(x, g, A, G, E);
         if (g.of_pairs) cross<Kernel>(E, ib, jb, g, w);
         Kernel::apply(dq, G, k);
         add_product<Kernel>(g.k, from, w.dk.top(m), G, q);

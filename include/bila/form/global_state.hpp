@@ -15,7 +15,7 @@ namespace bila::inline v0_1::form::inline BILA_UNIT {
 struct global_state {
   /// Only with the diagonal weight 1: adding (diagonal - 1) (q . k) v would cancel where a token outweighs all others.
   static bool serves(gap gaps, direction way, double diagonal) {
-    return gaps == gap::none && way == direction::both && diagonal == 1;
+    return gaps == gap::none && way == direction::both && detail::is_exactly(diagonal, 1);
   }
 
   static constexpr index_t block = 64;  // tokens at a time

@@ -8,6 +8,7 @@
 #include <bila/kernel/arena.hpp>
 #include <bila/kernel/contract.hpp>
 #include <bila/view/inputs.hpp>
+#include <bila/view/number.hpp>
 #include <bila/view/storage.hpp>
 #include <bila/view/tensor_view.hpp>
 
@@ -136,7 +137,7 @@ template <class Kernel, class Real>
 BILA_NOINLINE void divide_rest(kernel::tile<Real> N, const Real* z, const norm_view<Real>& norm, double scale) {
   for (index_t i = 0; i < N.rows; ++i) {
     const quotient<Real> row = norm.quotient_of(norm.uses_row_sum ? z[i] : Real(0), scale);
-    if (row.divisor == 0)
+    if (detail::is_exactly(row.divisor, 0))
       std::fill_n(N.row(i), N.columns, Real(0));
     else if (!scales(row))
       Kernel::divide(N.row(i), N.columns, row.factor, row.divisor);

@@ -7,6 +7,7 @@
 #include <bila/config.hpp>
 #include <bila/mask/concepts.hpp>
 #include <bila/norm/none.hpp>
+#include <bila/view/number.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -70,9 +71,10 @@ struct head_mask : mask_view {
 /// Whether y_i = N_i (factor / divisor) keeps its digits, and its zero if the divisor is 0 and N_i no number.
 template <class Real>
 bool scales(const quotient<Real>& row) {
-  if (row.divisor == 0) return false;
+  if (detail::is_exactly(row.divisor, 0)) return false;
   const Real inverse = 1 / row.divisor;
-  return !std::isfinite(row.divisor) || (std::isnormal(inverse) && (row.factor == 0 || std::isnormal(row.factor * inverse)));
+  return !detail::is_finite(static_cast<double>(row.divisor)) ||
+         (std::isnormal(inverse) && (detail::is_exactly(row.factor, 0) || std::isnormal(row.factor * inverse)));
 }
 
 /// out_i, so that y_i = out_i N_i. Returns false if that is not so for some rows: they get 1 and are left to divide_rest.

@@ -12,12 +12,14 @@
 #include <numeric>
 
 // g++ notes that a vector type loses its alignment attribute as a template argument (it is only read and written unaligned here),
-// and takes the undefined operand inside its own shuffle intrinsics for an uninitialised variable.
+// takes the undefined operand inside its own shuffle intrinsics for an uninitialised variable, and a constant for a length whose
+// sign is lost.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wignored-attributes"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
 #endif
 
 namespace bila::inline v0_1::kernel::inline BILA_UNIT {

@@ -20,12 +20,14 @@
 #include <type_traits>
 
 // g++ notes that a vector type loses its alignment attribute as a template argument (it is only read and written unaligned here),
-// and takes the undefined operand inside its own shuffle intrinsics for an uninitialised variable.
+// takes the undefined operand inside its own shuffle intrinsics for an uninitialised variable, and a constant for a length whose
+// sign is lost.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wignored-attributes"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
 #endif
 
 static_assert(EIGEN_VERSION_AT_LEAST(3, 4, 0), "bila needs Eigen 3.4 or newer");
@@ -413,7 +415,7 @@ template <int Most, int Packets, class Packet, class Real>
 BILA_ALWAYS_INLINE void step_columns(tile<Real> N, const Real* r, tile<const Real> q, tile<Real> S, index_t d, const Real* g,
                                      tile<const Real> k, tile<const Real> v, ahead* next) {
   const auto pass = [=]<int Tokens>(index_t i) BILA_LAMBDA_INLINE {
-    if (g[i + Tokens - 1] == 1)
+    if (g[i + Tokens - 1] >= 1)
       step_tokens<Tokens, Packets, false, Packet>(N, r, q, S, d, i, g, k, v, next);
     else
       step_tokens<Tokens, Packets, true, Packet>(N, r, q, S, d, i, g, k, v, next);
@@ -421,7 +423,7 @@ BILA_ALWAYS_INLINE void step_columns(tile<Real> N, const Real* r, tile<const Rea
   };
   for (index_t i = 0; i < N.rows;) {
     index_t tokens = 1;
-    while (tokens < Most && i + tokens < N.rows && g[i + tokens - 1] == 1) ++tokens;
+    while (tokens < Most && i + tokens < N.rows && g[i + tokens - 1] >= 1) ++tokens;
     if (Most == 4 && tokens == 4)
       i = pass.template operator()<Most>(i);
     else

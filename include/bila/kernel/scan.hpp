@@ -5,6 +5,7 @@
 
 #include <bila/config.hpp>
 #include <bila/kernel/contract.hpp>
+#include <bila/view/number.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -73,7 +74,7 @@ class held_decay {
     if (held_ >= least) return 1;
     int exponent = 0;
     held_ = std::frexp(held_, &exponent);
-    if (held_ != 0) return std::ldexp(1.0, exponent);
+    if (!detail::is_exactly(held_, 0)) return std::ldexp(1.0, exponent);
     held_ = 1;
     return 0;
   }

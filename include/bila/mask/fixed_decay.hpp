@@ -23,8 +23,8 @@ struct fixed_decay {
 
   BILA_SHARED index_t heads() const { return log_decay.heads(); }
 
-  BILA_SHARED double log_forward(index_t, index_t h, index_t) const { return log_decay(0, h, 0, 0); }
-  BILA_SHARED double log_backward(index_t, index_t h, index_t) const { return log_decay(0, h, 0, 0); }
+  BILA_SHARED double log_forward(index_t, index_t h, index_t) const { return static_cast<double>(log_decay(0, h, 0, 0)); }
+  BILA_SHARED double log_backward(index_t, index_t h, index_t) const { return static_cast<double>(log_decay(0, h, 0, 0)); }
 
   BILA_SHARED complaint validate(index_t, index_t H, index_t) const { return detail::check_gates("log_decay", log_decay, 1, H, 1); }
   BILA_SHARED std::string parameter_of(direction, index_t, index_t h, index_t) const { return sentence("log_decay[h = ", h, "]"); }

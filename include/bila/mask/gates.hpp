@@ -4,6 +4,7 @@
 #pragma once
 
 #include <bila/config.hpp>
+#include <bila/view/number.hpp>
 #include <bila/view/tensor_view.hpp>
 
 #include <algorithm>
@@ -87,7 +88,7 @@ template <parameterisation Gate, class T, class U, class V>
 void pull_back(const Gate& gate, const tensor_view<T>& x, const tensor_view<U>& d_log_decay, const tensor_view<V>& dx) {
   detail::for_each_token(dx, [&](index_t b, index_t h, index_t l) {
     const auto d = static_cast<double>(d_log_decay(b, h, l, 0));
-    dx(b, h, l, 0) = static_cast<V>(d == 0 ? 0.0 : gate.slope(static_cast<double>(x(b, h, l, 0)), h) * d);
+    dx(b, h, l, 0) = static_cast<V>(bila::detail::is_exactly(d, 0) ? 0.0 : gate.slope(static_cast<double>(x(b, h, l, 0)), h) * d);
   });
 }
 
@@ -98,7 +99,7 @@ void pull_back_rate(const mamba<A>& gate, const tensor_view<T>& x, const tensor_
     double sum = 0;
     for (index_t b = 0; b < x.batches(); ++b)
       for (index_t l = 0; l < x.length(); ++l)
-        if (const auto d = static_cast<double>(d_log_decay(b, h, l, 0)); d != 0)
+        if (const auto d = static_cast<double>(d_log_decay(b, h, l, 0)); !bila::detail::is_exactly(d, 0))
           sum += gate.log_decay(static_cast<double>(x(b, h, l, 0)), h) * d;
     dA(0, h, 0, 0) = static_cast<V>(sum);
   }

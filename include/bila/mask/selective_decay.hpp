@@ -40,9 +40,11 @@ struct selective_decay {
 
   BILA_SHARED index_t heads() const { return log_decay.heads(); }
 
-  BILA_SHARED double log_forward(index_t b, index_t h, index_t t) const { return log_decay(b, h, token(direction::forward, t), 0); }
+  BILA_SHARED double log_forward(index_t b, index_t h, index_t t) const {
+    return static_cast<double>(log_decay(b, h, token(direction::forward, t), 0));
+  }
   BILA_SHARED double log_backward(index_t b, index_t h, index_t t) const {
-    return log_decay(b, h, token(direction::backward, t), 0);
+    return static_cast<double>(log_decay(b, h, token(direction::backward, t), 0));
   }
 
   /// Whose gate gap t has when crossed this way.

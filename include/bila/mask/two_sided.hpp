@@ -23,8 +23,8 @@ struct two_sided {
 
   BILA_SHARED index_t heads() const { return forward_gaps.heads(); }
 
-  BILA_SHARED double log_forward(index_t b, index_t h, index_t t) const { return forward_gaps(b, h, t, 0); }
-  BILA_SHARED double log_backward(index_t b, index_t h, index_t t) const { return backward_gaps(b, h, t, 0); }
+  BILA_SHARED double log_forward(index_t b, index_t h, index_t t) const { return static_cast<double>(forward_gaps(b, h, t, 0)); }
+  BILA_SHARED double log_backward(index_t b, index_t h, index_t t) const { return static_cast<double>(backward_gaps(b, h, t, 0)); }
 
   BILA_SHARED complaint validate(index_t B, index_t H, index_t L) const {
     complaint wrong = detail::check_gates("log_forward", forward_gaps, B, H, L);

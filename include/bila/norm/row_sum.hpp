@@ -4,8 +4,7 @@
 
 #include <bila/error.hpp>
 #include <bila/norm/none.hpp>
-
-#include <cmath>
+#include <bila/view/number.hpp>
 
 namespace bila::inline v0_1::norm {
 
@@ -27,12 +26,12 @@ struct row_sum {
   template <class Real>
   BILA_SHARED constexpr bila::slope<Real> slope(Real Z, Real, Real dy_y) const {
     const Real n = Z + static_cast<Real>(eps);
-    if (n == 0) return {Real(0), Real(0), Real(0)};
+    if (detail::is_exactly(n, 0)) return {Real(0), Real(0), Real(0)};
     return {Real(1) / n, -dy_y / n, Real(0)};
   }
 
   BILA_SHARED complaint validate() const {
-    return std::isfinite(eps) && eps >= 0 ? complaint() : sentence("eps = ", eps, ", it must be finite and >= 0");
+    return detail::is_finite(eps) && eps >= 0 ? complaint() : sentence("eps = ", eps, ", it must be finite and >= 0");
   }
 };
 

@@ -5,6 +5,7 @@
 #include <bila/error.hpp>
 #include <bila/view/direction.hpp>
 #include <bila/view/index_list.hpp>
+#include <bila/view/number.hpp>
 #include <bila/view/overlap.hpp>
 #include <bila/view/segments.hpp>
 #include <bila/view/shape.hpp>
@@ -175,8 +176,8 @@ complaint check_shapes(const inputs<T>& in, const tensor_view<Out>& y) {
 /// A number that the tensors' own are multiplied with.
 template <class T>
 complaint check_number(const char* name, double x) {
-  if (std::abs(x) <= static_cast<double>(std::numeric_limits<real_of<T>>::max())) return {};
-  return sentence(name, " = ", x, ", it must be finite", std::isfinite(x) ? " in float" : "");
+  if (is_finite(x) && std::abs(x) <= static_cast<double>(std::numeric_limits<real_of<T>>::max())) return {};
+  return sentence(name, " = ", x, ", it must be finite", is_finite(x) ? " in float" : "");
 }
 
 template <class T>

@@ -51,7 +51,7 @@ struct f16 {
   }
 
   BILA_SHARED constexpr operator float() const {
-    const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16, size = bits & 0x7fffu;
+    const std::uint32_t sign = (bits & 0x8000u) << 16, size = bits & 0x7fffu;
     std::uint32_t word = 0;
     if (size >= 0x7c00u)
       word = 0x7f800000u | ((size & 0x3ffu) << 13);
