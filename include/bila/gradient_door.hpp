@@ -52,7 +52,7 @@ inline constexpr bool has_log_decay<Mask, T> = pulls_back<Mask, real_of<T>>;
 /// Whether x, as it is computed with, is neither zero nor so small that tasks take it for zero.
 template <class Real>
 bool keeps_digits(double x) {
-  return std::abs(static_cast<Real>(x)) >= std::numeric_limits<Real>::min();
+  return std::abs(static_cast<Real>(x)) >= (std::numeric_limits<Real>::min)();
 }
 
 /// Whether the gradient of a gap is asked for by its place, whatever the mask.

@@ -176,7 +176,7 @@ complaint check_shapes(const inputs<T>& in, const tensor_view<Out>& y) {
 /// A number that the tensors' own are multiplied with.
 template <class T>
 complaint check_number(const char* name, double x) {
-  if (is_finite(x) && std::abs(x) <= static_cast<double>(std::numeric_limits<real_of<T>>::max())) return {};
+  if (is_finite(x) && std::abs(x) <= static_cast<double>((std::numeric_limits<real_of<T>>::max)())) return {};
   return sentence(name, " = ", x, ", it must be finite", is_finite(x) ? " in float" : "");
 }
 
