@@ -117,7 +117,8 @@
 #define BILA_HD
 #endif
 
-// A member of a type that all units share: inlined wherever it is called, so that no unit runs another's copy.
+// A member of a type that all units share: inlined wherever it is called, so that no unit runs another's copy. What calls what a
+// kernel cannot is BILA_ALWAYS_INLINE alone.
 #define BILA_SHARED BILA_HD BILA_ALWAYS_INLINE
 
 // Unrolls the loop that follows; its bound is a constant of at most 16.

@@ -26,18 +26,22 @@ struct fixed_decay {
   BILA_SHARED double log_forward(index_t, index_t h, index_t) const { return static_cast<double>(log_decay(0, h, 0, 0)); }
   BILA_SHARED double log_backward(index_t, index_t h, index_t) const { return static_cast<double>(log_decay(0, h, 0, 0)); }
 
-  BILA_SHARED complaint validate(index_t, index_t H, index_t) const { return detail::check_gates("log_decay", log_decay, 1, H, 1); }
-  BILA_SHARED std::string parameter_of(direction, index_t, index_t h, index_t) const { return sentence("log_decay[h = ", h, "]"); }
+  BILA_ALWAYS_INLINE complaint validate(index_t, index_t H, index_t) const {
+    return detail::check_gates("log_decay", log_decay, 1, H, 1);
+  }
+  BILA_ALWAYS_INLINE std::string parameter_of(direction, index_t, index_t h, index_t) const {
+    return sentence("log_decay[h = ", h, "]");
+  }
 
   /// d log_decay_h = sum of the gradients of all gaps, crossed either way, over the batch.
   BILA_SHARED double gradient_of(double f, double g) const { return f + g; }
 
   template <class Real>
-  BILA_SHARED void pull_back(index_t h, double f, double g, const tensor_view<Real>& to) const {
+  BILA_ALWAYS_INLINE void pull_back(index_t h, double f, double g, const tensor_view<Real>& to) const {
     to(0, h, 0, 0) = static_cast<Real>(gradient_of(f, g));
   }
 
-  BILA_SHARED auto parameters() const { return std::tuple(log_decay); }
+  BILA_ALWAYS_INLINE auto parameters() const { return std::tuple(log_decay); }
 };
 
 template <class T>

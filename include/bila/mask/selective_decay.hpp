@@ -53,10 +53,10 @@ struct selective_decay {
     return crossing == gate::earlier || crossing == before ? t - 1 : t;
   }
 
-  BILA_SHARED complaint validate(index_t B, index_t H, index_t L) const {
+  BILA_ALWAYS_INLINE complaint validate(index_t B, index_t H, index_t L) const {
     return detail::check_gates("log_decay", log_decay, B, H, L);
   }
-  BILA_SHARED std::string parameter_of(direction way, index_t b, index_t h, index_t t) const {
+  BILA_ALWAYS_INLINE std::string parameter_of(direction way, index_t b, index_t h, index_t t) const {
     return sentence("log_decay[b = ", b, ", h = ", h, ", t = ", token(way, t), "]");
   }
 
@@ -68,14 +68,14 @@ struct selective_decay {
   }
 
   template <class Real>
-  BILA_SHARED void pull_back(index_t b, index_t h, index_t first, index_t count, const double* f, const double* g,
-                             const tensor_view<Real>& to) const {
+  BILA_ALWAYS_INLINE void pull_back(index_t b, index_t h, index_t first, index_t count, const double* f, const double* g,
+                                    const tensor_view<Real>& to) const {
     for (index_t t = 0; t < count; ++t)
       to(b, h, first + t, 0) = static_cast<Real>(gradient_of(
           t, count, [f](index_t u) { return f[u]; }, [g](index_t u) { return g[u]; }));
   }
 
-  BILA_SHARED auto parameters() const { return std::tuple(log_decay); }
+  BILA_ALWAYS_INLINE auto parameters() const { return std::tuple(log_decay); }
 };
 
 template <class T>

@@ -30,7 +30,7 @@ struct row_sum {
     return {Real(1) / n, -dy_y / n, Real(0)};
   }
 
-  BILA_SHARED complaint validate() const {
+  BILA_ALWAYS_INLINE complaint validate() const {
     return detail::is_finite(eps) && eps >= 0 ? complaint() : sentence("eps = ", eps, ", it must be finite and >= 0");
   }
 };

@@ -24,7 +24,8 @@ class index_list {
   constexpr index_list() = default;
 
   template <class List>
-  requires(detail::lists<List, std::int32_t> || detail::lists<List, std::int64_t>) BILA_SHARED constexpr index_list(List&& list) {
+  requires(detail::lists<List, std::int32_t> || detail::lists<List, std::int64_t>) BILA_ALWAYS_INLINE
+      constexpr index_list(List&& list) {
     static_assert(std::is_lvalue_reference_v<List> || std::ranges::enable_borrowed_range<std::remove_cvref_t<List>>,
                   "bila::index_list does not own memory: a temporary container would dangle, give it a name first");
     if constexpr (detail::lists<List, std::int64_t>) {

@@ -12,14 +12,14 @@
 namespace bila::inline v0_1::detail {
 
 /// The bits without the sign: those of infinity, or below for finite numbers, or above for NaN.
-BILA_SHARED constexpr std::uint64_t size_bits(double x) { return std::bit_cast<std::uint64_t>(x) & 0x7fffffffffffffffu; }
+BILA_ALWAYS_INLINE constexpr std::uint64_t size_bits(double x) { return std::bit_cast<std::uint64_t>(x) & 0x7fffffffffffffffu; }
 inline constexpr std::uint64_t infinity_bits = 0x7ff0000000000000u;
 
-BILA_SHARED constexpr bool is_nan(double x) { return size_bits(x) > infinity_bits; }
-BILA_SHARED constexpr bool is_finite(double x) { return size_bits(x) < infinity_bits; }
+BILA_ALWAYS_INLINE constexpr bool is_nan(double x) { return size_bits(x) > infinity_bits; }
+BILA_ALWAYS_INLINE constexpr bool is_finite(double x) { return size_bits(x) < infinity_bits; }
 
 /// What a decay of at most one has for its logarithm, -inf included; rounding may leave it a little above zero.
-BILA_SHARED constexpr bool is_log_decay(double x) { return x <= 1e-6 && !is_nan(x); }
+BILA_ALWAYS_INLINE constexpr bool is_log_decay(double x) { return x <= 1e-6 && !is_nan(x); }
 
 // By this name equality is meant, and -Wfloat-equal in the build of who includes bila says nothing.
 #if defined(__GNUC__)

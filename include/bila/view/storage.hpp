@@ -17,14 +17,14 @@ struct bf16 {
 
   bf16() = default;
 
-  BILA_SHARED constexpr explicit bf16(float x) {
+  BILA_ALWAYS_INLINE constexpr explicit bf16(float x) {
     const auto word = std::bit_cast<std::uint32_t>(x);
     const bool nan = (word & 0x7fffffffu) > 0x7f800000u;
     const std::uint32_t rounded = word + 0x7fffu + ((word >> 16) & 1u);  // half, or a little less if that would be a tie to odd
     bits = static_cast<std::uint16_t>(nan ? (word >> 16) | 0x40u : rounded >> 16);  // a NaN stays one, and quiet
   }
 
-  BILA_SHARED constexpr operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+  BILA_ALWAYS_INLINE constexpr operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 };
 
 /// IEEE binary16: 5 bits of exponent, 10 of fraction; overflows to infinity above 65504.
@@ -33,7 +33,7 @@ struct f16 {
 
   f16() = default;
 
-  BILA_SHARED constexpr explicit f16(float x) {
+  BILA_ALWAYS_INLINE constexpr explicit f16(float x) {
     const auto word = std::bit_cast<std::uint32_t>(x);
     const std::uint32_t sign = (word >> 16) & 0x8000u, size = word & 0x7fffffffu;
     std::uint32_t half = 0;
@@ -50,7 +50,7 @@ struct f16 {
     bits = static_cast<std::uint16_t>(sign | half);
   }
 
-  BILA_SHARED constexpr operator float() const {
+  BILA_ALWAYS_INLINE constexpr operator float() const {
     const std::uint32_t sign = (bits & 0x8000u) << 16, size = bits & 0x7fffu;
     std::uint32_t word = 0;
     if (size >= 0x7c00u)
