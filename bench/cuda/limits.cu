@@ -621,7 +621,7 @@ class bench_run {
     if constexpr (std::is_same_v<Kind, all_ones>) {
       form("chunkwise", chunkwise{});  // one state: nothing depends on the chunk, and steps come to the same
     } else {
-      for (const index_t C : {512, 1024, 2048, 4096})
+      for (const index_t C : {512, 1024, 2048})
         if (C < 3 * s.L) form("chunkwise " + std::to_string(C), chunkwise{.size = C});
       if (s.L <= 512) form("recurrent", recurrent{});
     }
@@ -638,7 +638,7 @@ class bench_run {
                "%s\nbila_bench_cuda [--out FILE] [--case NAME] [--mask NAME] [--form NAME] [--repetitions N] [--quick]\n"
                "                [--without-gates] [--layout bhld|blhd] [--commit ID]\n"
                "  cases: ViT-S 224, BERT-L 512, 2k, 8k, 32k, 131k; masks: all_ones, fixed_decay, selective_decay\n"
-               "  forms: automatic, full, chunkwise (all_ones), \"chunkwise 512\" (to 4096), recurrent\n"
+               "  forms: automatic, full, chunkwise (all_ones), \"chunkwise 512\" (to 2048), recurrent\n"
                "  --quick: automatic alone, 7 repetitions; --without-gates: the gradient by q, k and v alone\n",
                complaint.c_str());
   std::exit(2);

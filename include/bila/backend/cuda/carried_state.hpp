@@ -23,18 +23,12 @@ inline constexpr extra extra_of = Finish::learns      ? extra::of_values
                                   : Finish::sums_rows ? extra::of_keys
                                                       : extra::none;
 
-/// How many numbers of T hold a float.
-template <class T>
-inline constexpr int parts_of_float = std::is_same_v<T, float>  ? 1
-                                      : std::is_same_v<T, bf16> ? 3
-                                                                : 2;
-
 /// A state as the operand of a product, E columns of it, in blocks of 16 x 16 that are four of 8 x 8, column by column (see
-/// fragments::load_block). z of the keys is in parts that add up to it, for row sums are float whatever T is.
+/// fragments::load_block). z of the keys is in two halves.
 template <class T, int D, int E, extra Extra>
 struct alignas(16) stored_state {
-  T S[D / block][E / block][block * block];                                                                     // divided by unit
-  std::conditional_t<Extra == extra::of_keys, T, float> z[Extra == extra::of_keys ? parts_of_float<T> : 1][D];  // of keys: likewise
+  T S[D / block][E / block][block * block];                                                     // divided by unit
+  std::conditional_t<Extra == extra::of_keys, T, float> z[Extra == extra::of_keys ? 2 : 1][D];  // of keys: divided by unit
   float unit, unused[3];
 
   /// The unit, known to the compiler where there is but one.
@@ -76,6 +70,9 @@ class piece_decay {
  private:
   double owed_ = 1;
 };
+
+/// e^x for x from -2^-6 to 0, to its last bit: what is multiplied by it from panel to panel would drift by what fast_exp is off.
+__device__ inline float exp_near_one(float x) { return fmaf(x, fmaf(x, fmaf(x, 1.0f / 6, 0.5f), 1), 1); }
 
 /// The chunk, and the columns of v, that a block of threads has: worked out once by one of them, divisions of 64 bits are long.
 template <class T>
@@ -180,7 +177,7 @@ class carried_state {
       if constexpr (std::is_same_v<T, float>)
         decay = decay_(exp(total));
       else
-        decay = fast_exp(total);
+        decay = total > -0x1p-6f ? exp_near_one(total) : fast_exp(total);
 #pragma unroll
       for (int n = 0; n < features / 8; ++n)
 #pragma unroll
@@ -295,12 +292,8 @@ class carried_state {
     }
     each_of_vector([&](int i, float x) {
       if constexpr (Extra == extra::of_keys) {
-        float rest = scaled(x);
-#pragma unroll
-        for (int part = 0; part < parts_of_float<T>; ++part) {
-          to.z[part][i] = narrow<T>(rest);
-          rest -= wide(to.z[part][i]);
-        }
+        to.z[0][i] = narrow<T>(scaled(x));
+        to.z[1][i] = narrow<T>(scaled(x) - wide(to.z[0][i]));
       } else {
         to.z[0][i] = x;
       }

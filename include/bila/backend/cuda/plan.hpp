@@ -125,10 +125,12 @@ void launch_summary(launcher& launch, const sequence_plan& s, const summary_call
   launch("sum_chunks", sum_chunks<T, D, Tiles>, tasks, memory::threads, sizeof(memory), call, tasks);
 }
 
+/// longest: the tokens of the longest sequence.
 template <int D, class T>
-void launch_scan(launcher& launch, const scan_call<T>& call) {
+void launch_scan(launcher& launch, const scan_call<T>& call, index_t longest) {
   const index_t tasks = call.s.count * call.H * (call.one_state ? 1 : 2) * (D * D / 8 + D / 8);
-  launch("scan_chunks", scan_chunks<T, D>, (tasks + 127) / 128, 128, 0, call, tasks);
+  launch("scan_chunks", longest > call.chunk * chunks_at_once<T> ? scan_chunks<T, D, true> : scan_chunks<T, D, false>,
+         (tasks + 127) / 128, 128, 0, call, tasks);
 }
 
 template <int D, class Tiles, class Finish, class T>

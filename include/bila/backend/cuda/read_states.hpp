@@ -64,15 +64,13 @@ __device__ __forceinline__ void read_states(const product_call<T>& c, Rows& rows
         }
       }
   }
-  if constexpr (Rows::sums_rows) {  // all ways in one product: columns 0 to 3 forward, 4 to 7 backward
-    constexpr int parts = parts_of_float<T>;
+  if constexpr (Rows::sums_rows) {  // all ways in one product: columns 0 and 1 forward, 2 and 3 backward
     float sums[4] = {};
-    const int part = lane.g % 4;
-    const T* const z = (lane.g < 4 ? before : behind).z[part < parts ? part : 0];
+    const T* const z = (lane.g < 2 ? before : behind).z[lane.g % 2];
 #pragma unroll
     for (int k = 0; k < D / block; ++k) {
       typename F::b_type b{};
-      if (lane.g < 4 * Ways && part < parts) b = F::read_b(z + k * block + 2 * lane.t);
+      if (lane.g < 2 * Ways) b = F::read_b(z + k * block + 2 * lane.t);
       F::multiply(sums, rows.q(k), b);
     }
     const int quad = static_cast<int>(threadIdx.x) % 32 / 4 * 4;
@@ -80,11 +78,7 @@ __device__ __forceinline__ void read_states(const product_call<T>& c, Rows& rows
     for (int half = 0; half < 2; ++half) {
       const float both = sums[2 * half] + sums[2 * half + 1];
 #pragma unroll
-      for (int way = 0; way < Ways; ++way) {
-        float sum = __shfl_sync(0xffffffffu, both, quad + 2 * way);
-        if constexpr (parts > 2) sum += __shfl_sync(0xffffffffu, both, quad + 2 * way + 1);
-        rows.Z[2 * half] += read_unit[half][way] * sum;
-      }
+      for (int way = 0; way < Ways; ++way) rows.Z[2 * half] += read_unit[half][way] * __shfl_sync(0xffffffffu, both, quad + way);
     }
   }
 }

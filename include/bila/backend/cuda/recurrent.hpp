@@ -44,15 +44,18 @@ BILA_KERNEL void write_decays(const sequences s, const index_t H, const __grid_c
 ///
 /// A float state multiplied by 1 - 2^-24 at every token drifts, so the decay is held back in double and the state settled when it
 /// falls below one half: the state is held times what the registers have. A float sum of a million equal terms drifts too, so what
-/// a block of tokens adds is summed up on its own, and what is lost where it joins the state goes to the next block's.
+/// a few blocks of tokens add is summed up on its own, and what is lost where it joins the state goes to what the next ones add.
 template <class T, int D, class Norm>
 BILA_KERNEL void __launch_bounds__(288, D <= 64 ? 4 : 1)
     sweep(const __grid_constant__ sweep_call<T> c, const __grid_constant__ Norm norm, const index_t slices, const index_t tasks) {
   constexpr int columns = 32, parts = 8, per_lane = D / parts;
-  __shared__ float q[block][D], k[block][D], v[block][columns + 1], N[block][columns + 1], own[block];
+  static_assert(per_lane % 4 == 0);
+  __shared__ __align__(16) float q[block][D], k[block][D];
+  __shared__ float v[block][columns + 1], N[block][columns + 1], own[block];
   __shared__ double decay[block];
   const int column = static_cast<int>(threadIdx.x) / parts, part = static_cast<int>(threadIdx.x) % parts;  // column 32: row sums
   const bool works = column <= columns;
+  const auto feature = [&](int j) { return j / 4 * 4 * parts + part * 4 + j % 4; };  // a lane has four neighbours at a time
   const unsigned lanes = 0xffu << (threadIdx.x % 32 / parts * parts);  // those of this column: the last warp has but one
 
   for (index_t task = blockIdx.x; task < tasks; task += gridDim.x) {
@@ -70,7 +73,7 @@ BILA_KERNEL void __launch_bounds__(288, D <= 64 ? 4 : 1)
     double held = 1;
 #pragma unroll
     for (int i = 0; i < per_lane; ++i) {
-      const int d = i * parts + part;
+      const int d = feature(i);
       S[i] = 0;
       if (works && d < Dk && is_mine) {
         if (is_sum && c.initial.z.data != nullptr) S[i] = c.initial.z(n, h, d, 0);
@@ -108,35 +111,46 @@ BILA_KERNEL void __launch_bounds__(288, D <= 64 ? 4 : 1)
           if (threadIdx.x % 32 == 0) own[r] = c.diagonal * sum;
         }
       if (works) {
+#pragma unroll 1
         for (int i = 0; i < there; ++i) {
           const int r = c.forward ? i : there - 1 - i;
           held *= decay[r];
           if (!(held >= 0.5) || (step == 0 && i == 0)) {  // at once where a state enters, so that one of zeros changes no bit
+            if (held == 0) {                              // whatever the state is
 #pragma unroll
-            for (int j = 0; j < per_lane; ++j) {
-              S[j] = held == 0 ? 0 : S[j] * static_cast<float>(held);
-              fresh[j] = held == 0 ? 0 : fresh[j] * static_cast<float>(held);
+              for (int j = 0; j < per_lane; ++j) S[j] = fresh[j] = 0;
+            } else {
+              const float by = static_cast<float>(held);
+#pragma unroll
+              for (int j = 0; j < per_lane; ++j) S[j] *= by, fresh[j] *= by;
             }
             held = 1;
           }
-          const float now = static_cast<float>(held), in = v[r][column] / now;
+          const float now = static_cast<float>(held), in = __fdividef(v[r][column], now);
           float out = 0;
 #pragma unroll
-          for (int j = 0; j < per_lane; ++j) {
-            out += q[r][j * parts + part] * (S[j] + fresh[j]);
-            fresh[j] += k[r][j * parts + part] * in;
+          for (int j = 0; j < per_lane; j += 4) {
+            const float4 x = *reinterpret_cast<const float4*>(&q[r][feature(j)]),
+                         y = *reinterpret_cast<const float4*>(&k[r][feature(j)]);
+            const float of_q[] = {x.x, x.y, x.z, x.w}, of_k[] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+              out += of_q[e] * (S[j + e] + fresh[j + e]);
+              fresh[j + e] += of_k[e] * in;
+            }
           }
           out *= now;
 #pragma unroll
           for (int reach = parts / 2; reach > 0; reach /= 2) out += __shfl_xor_sync(lanes, out, reach, parts);
           if (part == 0) N[r][column] = out;
         }
+        if (step % 4 == 3)
 #pragma unroll
-        for (int j = 0; j < per_lane; ++j) {
-          const float sum = S[j] + fresh[j], added = sum - S[j];
-          fresh[j] = (S[j] - (sum - added)) + (fresh[j] - added);
-          S[j] = sum;
-        }
+          for (int j = 0; j < per_lane; ++j) {
+            const float sum = S[j] + fresh[j], added = sum - S[j];
+            fresh[j] = (S[j] - (sum - added)) + (fresh[j] - added);
+            S[j] = sum;
+          }
       }
       __syncthreads();
       for (int i = static_cast<int>(threadIdx.x); i < there * (columns + 1); i += 288) {
@@ -161,7 +175,7 @@ BILA_KERNEL void __launch_bounds__(288, D <= 64 ? 4 : 1)
     }
 #pragma unroll
     for (int i = 0; i < per_lane; ++i) {
-      const int d = i * parts + part;
+      const int d = feature(i);
       if (!works || !is_mine || d >= Dk) continue;
       const float x = (S[i] + fresh[i]) * static_cast<float>(held);
       if (is_sum) {

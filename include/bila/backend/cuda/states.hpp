@@ -4,7 +4,7 @@
 //     forward:   H_n+1 = total H_n + sum_j write_j k_j [v_j, c_j],   backward: the same from the other end (math 2.4)
 //
 // Both are stored in the tensors' type, divided by a power of two >= the sum of their weights; row sums z stay float. The scan runs
-// in float, and what a step loses goes to the next one: equal steps would lose the same each time.
+// in float; a few chunks are summed up on their own, and what is lost where they join the rest goes to the next ones.
 #pragma once
 
 #include <bila/backend/cuda/carried_state.hpp>
@@ -133,10 +133,21 @@ struct eight {
   }
 };
 
+/// Of two decays in two floats each.
+__device__ inline float2 product(float2 a, float2 b) {
+  const float high = a.x * b.x;
+  return {high, fmaf(a.x, b.x, -high) + (a.x * b.y + a.y * b.x)};
+}
+
+/// How many chunks the scan has on their way at a time, and sums up before what they lose counts.
+template <class T>
+inline constexpr index_t chunks_at_once = sizeof(T) == 2 ? 8 : 4;
+
 /// Each thread scans 8 numbers of S or z over the chunks of one head, one way; a chunk's sum gives its place to what enters it.
-template <class T, int D>
+/// Long: there may be more than chunks_at_once; a sequence with fewer has the same bits either way.
+template <class T, int D, bool Long>
 BILA_KERNEL void __launch_bounds__(128) scan_chunks(const __grid_constant__ scan_call<T> c, const index_t tasks) {
-  constexpr int of_S = D * D / 8, per_way = of_S + D / 8, ahead = sizeof(T) == 2 ? 8 : 4;
+  constexpr int of_S = D * D / 8, per_way = of_S + D / 8, ahead = chunks_at_once<T>;
   const int ways = c.one_state ? 1 : 2;
   const auto scan = [&](auto* const numbers, const index_t per_state, const index_t n, const index_t h, const int way,
                         const int first, const auto& initial, const auto& final) {
@@ -156,7 +167,10 @@ BILA_KERNEL void __launch_bounds__(128) scan_chunks(const __grid_constant__ scan
     for (index_t m = 0; m < chunks; m += ahead) {
       eight<P> sums[ahead];
       float weights[ahead];
-      float2 totals[ahead];
+      float2 totals[ahead], decay{1, 0};
+      float start[8], fresh[8] = {};
+#pragma unroll
+      for (int e = 0; e < 8; ++e) start[e] = run[e];
 #pragma unroll
       for (int a = 0; a < ahead; ++a)
         if (m + a < chunks) {
@@ -177,14 +191,21 @@ BILA_KERNEL void __launch_bounds__(128) scan_chunks(const __grid_constant__ scan
           }
           float x[8];
           sums[a].read(x);
-          const float decay = totals[a].x, back = is_S ? unit_of<T>(weights[a]) : 1.0f;
+          const float back = is_S ? unit_of<T>(weights[a]) : 1.0f;
 #pragma unroll
           for (int e = 0; e < 8; ++e) {
-            const float in = fmaf(decay, lost[e], fmaf(totals[a].y, run[e], back * x[e])), next = fmaf(decay, run[e], in);
-            lost[e] = in - fmaf(-decay, run[e], next);
-            run[e] = next;
+            run[e] = fmaf(totals[a].x, run[e], back * x[e]);
+            if constexpr (Long) fresh[e] = fmaf(totals[a].x, fresh[e], back * x[e]);
           }
-          weight = decay * weight + weights[a];
+          if constexpr (Long) decay = product(decay, totals[a]);
+          weight = totals[a].x * weight + weights[a];
+        }
+      if (Long && chunks > ahead)
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          const float in = fmaf(decay.x, lost[e], fmaf(decay.y, start[e], fresh[e]));
+          run[e] = fmaf(decay.x, start[e], in);
+          lost[e] = in - fmaf(-decay.x, start[e], run[e]);
         }
     }
     if (c.one_state && chunks > 0) {
