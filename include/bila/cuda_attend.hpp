@@ -67,8 +67,14 @@ bool has_states(const inputs<T>& in, const outputs<T>& out) {
   return in.initial_forward.given() || in.initial_backward.given() || out.final_forward.given() || out.final_backward.given();
 }
 
-template <class Tiles>
-complaint check_widths(const geometry& size) {
+/// Head sizes that there are kernels for, and no more tokens than leave bytes and positions within what their integers hold.
+template <class Tiles, class Form>
+complaint check_sizes(const geometry& size) {
+  const index_t L = (std::max)({size.L, size.Lk, index_t{1}});
+  if (static_cast<double>(size.B) * static_cast<double>(size.H) * static_cast<double>(L) > 0x1p40)
+    return sentence("y has ", size.B, " x ", size.H, " heads of up to ", L, " tokens, a GPU takes up to 2^40 tokens in all");
+  if (std::is_same_v<Form, form::full> && L >= index_t{1} << 30)
+    return sentence("form::full is given ", L, " tokens, on a GPU it takes fewer than 2^30");
   const auto check_width = [](const char* name, index_t width) {
     return width >= 1 && width <= Tiles::widest
                ? complaint()
@@ -99,7 +105,7 @@ complaint check_call(const Form& form, const Mask& mask, const Norm& norm, const
   if (wrong.empty() && !in.key_lengths.empty()) return "key_lengths is given, but a GPU's cross attention sees every key";
   if (wrong.empty() && size.Lk != size.L && has_states(in, out))
     return sentence("k has length ", size.Lk, " but q has ", size.L, ": on a GPU states need them equal");
-  return wrong.empty() ? check_widths<Tiles>(size) : wrong;
+  return wrong.empty() ? check_sizes<Tiles, Form>(size) : wrong;
 }
 
 /// A norm that uses no row sum neither reads nor writes z.
@@ -203,7 +209,7 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
         scan.initial[1] = end_of<Norm>(in.initial_backward);
         scan.final[0] = end_of<Norm>(out.final_forward);
         scan.final[1] = end_of<Norm>(out.final_backward);
-        launch_scan<D>(*launch, scan);
+        launch_scan<D>(*launch, scan, (std::max)(longest(in, size), size.Lk));
       }
       const normalised<Norm> finish{norm, static_cast<float>(in.scale)};
       if (walks)
@@ -252,11 +258,11 @@ std::size_t workspace_bytes(const cuda::on& backend, const Form& form, const Mas
 /// All tensors, gates and states lie in device memory; offsets and lengths are the host's and are copied before the call returns.
 /// The numbers of the gates are not looked at: one above 0 counts as 0. A mask is any trivially copyable type whose log_forward and
 /// log_backward a device may call. In f16 a weighted score, and an initial state's number, must fit f16. Chunks, which different
-/// blocks of threads walk through, are rounded up to multiples of 128 tokens; `automatic` and `chunkwise{}` take 2048. Products of
-/// 16-bit numbers are summed in float; float goes through three tf32 products each. Nothing is allocated, nothing waits, and a CUDA
-/// graph may capture the call. The same bits every time, and in every place of a batch. Throws std::invalid_argument naming the
-/// argument, the place and the value, before anything is launched, and std::runtime_error with CUDA's words. Source: LION (arXiv
-/// 2502.16249).
+/// blocks of threads walk through, are rounded up to multiples of 128 tokens, 2048 at most; `automatic` and `chunkwise{}` take
+/// 2048. Products of 16-bit numbers are summed in float, a weighted score having been rounded to T, of which the row sums are sums
+/// too; float goes through three tf32 products each. Nothing is allocated, nothing waits, and a CUDA graph may capture the call.
+/// The same bits every time, and in every place of a batch. Throws std::invalid_argument naming the argument, the place and the
+/// value, before anything is launched, and std::runtime_error with CUDA's words. Source: LION (arXiv 2502.16249).
 template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
 void attend(const cuda::on& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
             const outputs<T>& out) {

@@ -27,7 +27,7 @@ complaint check_gradient(const Form& form, const Mask& mask, const Norm& norm, c
   if (wrong.empty() && size.L != size.Lk)
     return sentence("k has length ", size.Lk, " but q has ", size.L, ": on a GPU the gradient needs them equal");
   if (wrong.empty()) wrong = bila::detail::check_gradient_mask(mask, in, to, size);
-  if (wrong.empty()) wrong = check_widths<Tiles>(size);
+  if (wrong.empty()) wrong = check_sizes<Tiles, Form>(size);
   if (!wrong.empty()) return wrong;
   if (to.log_decay.data != nullptr && !pulls_back_tokens<Mask> && !pulls_back_heads<Mask>)
     return "gradients.log_decay is given, but this mask has no gradient_of() for a kernel: ask for log_forward and log_backward";
@@ -43,6 +43,11 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
     for (double* const sum : sums)
       if (launch != nullptr && sum != nullptr)
         (*launch)("add_up", add_up<>, 1, 32, 0, static_cast<const float*>(nullptr), index_t{0}, sum);
+    const tensor_view<T> unread[] = {to.q, to.k, to.v};  // where no head of y reads their heads
+    for (const tensor_view<T>& x : unread)
+      if (launch != nullptr && x.data != nullptr)
+        (*launch)("clear_view", clear_view<T>, blocks_for(x.batches() * x.heads() * x.length() * x.features()), threads_of_small, 0,
+                  x);
     return;
   }
   const bool has_states = in.initial_forward.given() || in.initial_backward.given() || dy.final_forward.given() ||
@@ -134,13 +139,13 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
       scan_call<T> scan{s.on_device, size.H, work.chunk, states, {}, {}, one};
       scan.initial[0] = end_of<Norm>(in.initial_forward);
       scan.initial[1] = end_of<Norm>(in.initial_backward);
-      launch_scan<D>(*launch, scan);
+      launch_scan<D>(*launch, scan, longest(in, size));
       scan_call<T> back{s.on_device, size.H, work.chunk, adjoints, {}, {}, one};
       back.initial[0] = end_of<Norm>(dy.final_backward);  // what reads the state at the first token comes in from before it
       back.initial[1] = end_of<Norm>(dy.final_forward);
       back.final[0] = end_of<Norm>(to.initial_backward);
       back.final[1] = end_of<Norm>(to.initial_forward);
-      launch_scan<D>(*launch, back);
+      launch_scan<D>(*launch, back, longest(in, size));
     }
     const auto product = [&](const operand<T>& rows, const operand<T>& keys, const operand<T>& values, bool swap) {
       product_call<T> call{};
@@ -221,11 +226,15 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
             stored.panel, by_q, by_k, stored.slices, entries, panel_jumps<exponent<T>>{jumps, parts_of_jumps, gaps, swapped},
             forward, backward, at_gaps, panels);
   const tensor_view<float> at_ends[] = {to.initial_forward.log_decay, to.initial_backward.log_decay};
-  for (const tensor_view<float>& x : at_ends)  // an empty sequence's is zero
+  for (const tensor_view<float>& x : at_ends)  // zero where nothing enters, or a sequence is empty
     if (x.data != nullptr) (*launch)("clear_view", clear_view<float>, blocks_for(x.batches() * x.heads()), threads_of_small, 0, x);
+  const auto at_border = [](const state<const float>& enters, const state<float>& x) {
+    const end_state<const float> read = end_of<Norm>(enters);
+    return read.S.data != nullptr || read.z.data != nullptr ? x.log_decay : tensor_view<float>{};
+  };
   (*launch)("write_gap_gradients", write_gap_gradients<Mask>, blocks_for(entries), threads_of_small, 0, s.on_device, size.H, mask,
-            at_gaps, borders, to.log_forward, to.log_backward, to.log_decay, to.initial_forward.log_decay,
-            to.initial_backward.log_decay, entries);
+            at_gaps, borders, to.log_forward, to.log_backward, to.log_decay, at_border(in.initial_forward, to.initial_forward),
+            at_border(in.initial_backward, to.initial_backward), entries);
   if constexpr (pulls_back_heads<Mask>)
     if (to.log_decay.data != nullptr) {
       (*launch)("sum_gap_gradients", sum_gap_gradients<Mask>, parts_of_gaps, 256, 0, s.on_device, size.H, mask, at_gaps, gap_sums,

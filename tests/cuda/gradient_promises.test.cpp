@@ -137,6 +137,59 @@ TEST_CASE("any form's gradient may follow any form's forward pass") {
     }
 }
 
+TEST_CASE("the gap before a state that is not given has the gradient zero, whatever else is asked for") {
+  test::random_source random(6107);
+  for (const mask_kind kind : test::all_masks)
+    for (const index_t L : {0, 1, 140})
+      for (const auto& form : test::stateful_forms) {
+        const auto x = test::lesson_for<float>(
+            test::random_lesson(random, {.B = 2, .H = 2, .L = L, .Dk = 16, .Dv = 8}, kind, bila::norm::row_sum{1e-6}));
+        auto kept = test::room_for(x);
+        CHECK(test::device::forward(form, x, kept));
+        test::tensor<float> before(2, 2, 1, 1), after(2, 2, 1, 1);
+        before.fill(test::not_a_number<float>), after.fill(test::not_a_number<float>);
+        bila::gradients<float> wanted;
+        wanted.initial_forward.log_decay = before.view(), wanted.initial_backward.log_decay = after.view();
+        CHECK(test::device::backward(form, x, kept, x.dy.view(), wanted));
+        bool zero = true;
+        for (const auto* gap : {&before, &after})
+          gap->for_each([&zero](const float& g, index_t, index_t, index_t, index_t) { zero = zero && g == 0; });
+        INFO(test::words(form, x));
+        CHECK(zero);
+      }
+}
+
+TEST_CASE("gradients of heads that no head of y reads are zero") {
+  test::random_source random(6108);
+  for (const auto& form : test::device_forms) {
+    const auto x = test::lesson_for<float>(
+        test::random_lesson(random, {.B = 2, .H = 2, .L = 40, .Dk = 16, .Dv = 8}, mask_kind::all_ones, bila::norm::row_sum{1e-6}));
+    auto to = test::room_for(x);
+    const auto headless = [](auto view) {
+      view.extents[1] = 0;
+      return view;
+    };
+    test::image memory;
+    const auto in = test::device::in(memory, x.x.inputs());
+    const test::any_mask mask = bila::mask::all_ones{};
+    const bila::saved<float> kept{headless(memory.in(x.dy.view()))};
+    const bila::output_gradients<float> dy{kept.y};
+    bila::gradients<float> wanted;
+    wanted.q = to.q.view(), wanted.k = to.k.view(), wanted.v = to.v.view();
+    wanted.scale = &to.scale, wanted.diagonal = &to.diagonal;
+    wanted = test::device::out(memory, wanted);
+    memory.upload();
+    CHECK(test::device::run(
+        memory, test::device::gradient_workspace_bytes<float>(form, mask, x.x.norm, in, kept, dy, wanted), {},
+        [&](const test::device::on& at) { test::device::gradient<float>(at, form, mask, x.x.norm, in, kept, dy, wanted); }));
+    bool zero = to.scale == 0 && to.diagonal == 0;
+    for (const auto* g : {&to.q, &to.k, &to.v})
+      g->for_each([&zero](const float& value, index_t, index_t, index_t, index_t) { zero = zero && value == 0; });
+    INFO(test::name_of(form));
+    CHECK(zero);
+  }
+}
+
 TEST_CASE("heads and rows apart: a loss by one final state reaches no other sequence's gates") {
   test::random_source random(6106);
   for (const auto& form : test::stateful_forms) {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The workspace that a call says it needs is what it takes. Without a device every launch is refused, and so the layout alone is
-// walked through, on addresses that nobody touches; where there is a device, the guards of the other tests see the same.
+// The workspace that a call says it needs is what it takes, and sizes whose bytes no integer holds are refused. Without a device
+// every launch is refused, and so the layout alone is walked through, on addresses that nobody touches; where there is a device,
+// the guards of the other tests see the same.
 #include <bila/cuda.hpp>
 
 #include <cstdint>
 #include <cstdio>
 #include <limits>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace {
@@ -66,6 +69,35 @@ void check(const char* what, const Form& form, const Mask& mask, const bila::inp
       [&](auto& launch, auto& memory) { detail::run_gradient<one_width>(&launch, memory, form, mask, norm, call, kept, dy, to); });
 }
 
+/// What a call with one query and key, of 256 features, for so many heads is refused with.
+template <class Form>
+std::string refusal_of(const Form& form, index_t heads, index_t keys) {
+  const auto broadcast = [&](index_t L, index_t D) {
+    return bila::tensor_view<const bila::bf16>{nowhere<const bila::bf16>(1, 1, 1, 1).data, {1, 1, L, D}, {0, 0, 0, 0}};
+  };
+  const bila::inputs<bila::bf16> in{broadcast(1, 256), broadcast(keys, 256), broadcast(keys, 1)};
+  const auto y = nowhere<bila::bf16>(1, heads, 1, 1);
+  try {
+    bila::workspace_bytes(bila::cuda::on{}, form, bila::mask::all_ones{}, bila::norm::none{}, in, y);
+  } catch (const std::invalid_argument& refused) {
+    return refused.what();
+  }
+  return {};
+}
+
+void check_refusal(const std::string& found, const char* wanted) {
+  if (found.empty() == (*wanted == 0) && found.find(wanted) != found.npos) return;
+  std::printf("\"%s\" is refused with \"%s\"\n", wanted, found.c_str());
+  ++wrong;
+}
+
+void check_sizes() {
+  check_refusal(refusal_of(bila::form::chunkwise{}, 1, 1), "");
+  check_refusal(refusal_of(bila::form::chunkwise{}, index_t{1} << 44, 1), "2^40 tokens");
+  check_refusal(refusal_of(bila::form::full{}, 1, index_t{1} << 33), "form::full");
+  check_refusal(refusal_of(bila::form::automatic{}, 1, index_t{1} << 33), "");
+}
+
 template <class T>
 void check_all() {
   for (const index_t L : {1, 17, 331, 2000}) {
@@ -99,5 +131,6 @@ int main() {
   }
   check_all<float>();
   check_all<bila::bf16>();
+  check_sizes();
   return wrong == 0 ? 0 : 1;
 }
