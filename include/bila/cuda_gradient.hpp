@@ -22,10 +22,10 @@ complaint check_gradient(const Form& form, const Mask& mask, const Norm& norm, c
   const geometry size = geometry_of(in, kept.y);
   complaint wrong = bila::detail::check_itself(form);
   if (wrong.empty()) wrong = bila::detail::check_itself(norm);
-  if (wrong.empty()) wrong = bila::detail::check_gradient_tensors(rules, in, kept, dy, to);
   if (wrong.empty() && !in.key_lengths.empty()) return "key_lengths is given, but on a GPU cross attention has no gradient";
   if (wrong.empty() && size.L != size.Lk)
     return sentence("k has length ", size.Lk, " but q has ", size.L, ": on a GPU the gradient needs them equal");
+  if (wrong.empty()) wrong = bila::detail::check_gradient_tensors(rules, in, kept, dy, to);
   if (wrong.empty()) wrong = bila::detail::check_gradient_mask(mask, in, to, size);
   if (wrong.empty()) wrong = check_sizes<Tiles, Form>(size);
   if (!wrong.empty()) return wrong;

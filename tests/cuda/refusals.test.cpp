@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace {
 
@@ -208,6 +209,13 @@ TEST_CASE("keys that are not the queries' tokens") {
   c.mask = bila::mask::all_ones{};
   c.gradients.log_decay = {};
   CHECK(test::has_all(c.backward(), {"k has length 100 but q has 140", "on a GPU the gradient needs them equal"}));
+  const std::vector<bila::index_t> valid{100, 70};
+  c.in.key_lengths = valid;
+  CHECK(test::has_all(c.forward(), {"key_lengths", "GPU"}));
+  CHECK(test::has_all(c.backward(), {"key_lengths", "GPU"}));
+  c.out = {};
+  c.out.final_forward.S = bila::bhld(static_cast<float*>(nullptr) + 64, 2, 2, 16, 24);  // where, it does not matter
+  CHECK(test::has_all(c.forward(), {"y is missing", "GPU"}));
   CHECK(c.untouched());
 }
 

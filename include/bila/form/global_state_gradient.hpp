@@ -55,7 +55,7 @@ struct global_state_gradient {
   };
 
   template <class Kernel, class T, class Real>
-  static BILA_NOINLINE void run(const head<T>& x, head_gradient<T>& g, const norm_view<Real>& norm, kernel::arena& memory) {
+  static BILA_NOINLINE void run(const head<T>& x, head_gradient<T>& g, const norm_view<Real>& norm, kernel::arena memory) {
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width});
     std::fill_n(w.ones, block, Real(1));
     gather(x, w, norm.uses_row_sum);
