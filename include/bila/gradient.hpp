@@ -285,7 +285,8 @@ BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& for
     const geometry size = geometry_of(in, dy.final_forward.given() ? dy.final_forward : dy.final_backward);
     const tensor_view<const T> y{&zero, {size.B, size.H, size.L, size.Dv}, {}};
     inputs<T> with_q = in;
-    with_q.q = {&zero, {size.B, size.H, size.L, size.Dk}, {}};
+    const index_t heads = in.q.heads() == 0 ? size.H : in.q.heads();  // what gradient_workspace_bytes counts by
+    with_q.q = {&zero, {size.B, heads, size.L, size.Dk}, {}};
     return run_gradient_checked(backend, form, with, with_q, saved<T>{y, {&no_sum, {size.B, size.H, size.L, 1}, {}}},
                                 output_gradients<T>{y, dy.final_forward, dy.final_backward}, to);
   }

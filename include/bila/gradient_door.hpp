@@ -92,7 +92,7 @@ BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const i
           std::pair("log_backward", to.log_backward.data != nullptr)})
       if (wanted) return sentence("gradients.", name, " is given, but in cross attention no key is a query's own token");
   if (dy.y.extents != kept.y.extents) return sentence("dy has shape ", shape_in_words(dy.y), " but y has ", shape_in_words(kept.y));
-  if (rules.norm_uses_row_sum && kept.row_sum.data == nullptr && !kept.y.empty())
+  if (rules.norm_uses_row_sum && kept.row_sum.data == nullptr && size.B > 0 && size.H > 0 && size.L > 0)
     return sentence("row_sum is missing: the norm uses it, and attend writes it to outputs::row_sum");
   if (to.scale != nullptr && !keeps_digits<real_of<T>>(in.scale))
     return sentence("scale = ", in.scale, ": its gradient needs N, of which y keeps nothing");
