@@ -30,7 +30,7 @@ MAY_DEFINE_MACROS = {"config", "version"}
 
 KEPT_AS_RECEIVED = {"tests/contract"}  # programs that must go on compiling byte for byte
 SOURCE_SUFFIXES = {".hpp", ".cpp", ".cu", ".cmake", ".py", ".sh"}
-SOURCE_NAMES = {"CMakeLists.txt", "run"}
+SOURCE_NAMES = {"CMakeLists.txt", "run", "portable"}
 PROSE_SUFFIXES = {".md", ".json", ".in", ".txt"}
 
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Long products of decays pass through the denormal numbers, where some processors are 10 to 100 times slower (full form, L = 512,
-// gates around 1/2: 49 ms against 6 ms). While a task runs, results below the smallest normal number are therefore zero.
+// gates around 1/2: 49 ms against 6 ms). While a task runs, results below the smallest normal number are therefore zero. On
+// ARM they stay: its mode would take denormal inputs for zero too.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +25,6 @@ class flush_denormals {
   static constexpr std::uint64_t flush = 0x8000;  // MXCSR.FTZ
   static std::uint64_t control() { return _mm_getcsr(); }
   static void set_control(std::uint64_t word) { _mm_setcsr(static_cast<unsigned>(word)); }
-#elif defined(__aarch64__) && defined(__GNUC__)
-  static constexpr std::uint64_t flush = std::uint64_t(1) << 24;  // FPCR.FZ
-  static std::uint64_t control() {
-    std::uint64_t word;
-    asm volatile("mrs %0, fpcr" : "=r"(word));
-    return word;
-  }
-  static void set_control(std::uint64_t word) { asm volatile("msr fpcr, %0" : : "r"(word)); }
 #else
   static constexpr std::uint64_t flush = 0;
   static std::uint64_t control() { return 0; }

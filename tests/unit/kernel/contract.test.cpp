@@ -894,8 +894,8 @@ TEMPLATE_TEST_CASE("an exponential has the same bits anywhere, beside any others
   for (int n = 0; n < 200; ++n) {
     const index_t first = from.below(logs.columns), count = 1 + from.below(std::min<index_t>(20, logs.columns - first));
     plain<double> some(1, count), expected(1, count);
-    std::copy_n(logs.x.begin() + first, count, some.x.begin());
-    std::copy_n(all.x.begin() + first, count, expected.x.begin());
+    std::copy_n(logs.x.data() + first, count, some.x.data());
+    std::copy_n(all.x.data() + first, count, expected.x.data());
     INFO(count << " from " << first);
     CHECK(same_bits(verbs<Kernel, double>{{from.below(17), 0}}.exponentials(some), expected));
   }

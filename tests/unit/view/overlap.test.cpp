@@ -191,7 +191,7 @@ TEST_CASE("two tensors of small strides may overlap if and only if they share a 
 
 TEST_CASE("long tensors are told apart without looking at their elements") {
   constexpr index_t L = 1000000, D = 64;
-  auto* const memory = reinterpret_cast<float*>(std::uintptr_t{1} << 40);  // never touched
+  auto* const memory = reinterpret_cast<float*>(std::uintptr_t{1} << 28);  // never touched
   const auto fourth = [&](index_t n) { return tensor_view<float>{memory + n, {1, 1, L, D}, {0, 0, 4 * D, 4}}; };
   const auto transposed = [&](index_t n) { return tensor_view<float>{memory + n, {1, 1, L, D}, {0, 0, 4, 4 * L}}; };
   CHECK_FALSE(may_overlap(fourth(0), fourth(1)));
