@@ -72,10 +72,14 @@ class generator {
     L_ = extent(random_.one_of(std::array<index_t, 4>{12, 40, 40, 200}));
     Dk_ = extent(random_.one_of(std::array<index_t, 3>{8, 24, 70}));
     Dv_ = extent(random_.one_of(std::array<index_t, 3>{8, 40, 90}));
-    if (random_.chance(0.01)) L_ += 300;
     cross_ = c_.mask == mask_kind::all_ones && random_.chance(0.25);
     Lk_ = cross_ && random_.chance(0.8) ? extent(60) : L_;
-    const double budget = random_.chance(0.75) ? 1e5 : random_.chance(0.95) ? 1e6 : 1e7;
+    const bool one_long_head = random_.chance(0.04);  // threads share a head only if there are few
+    if (one_long_head) {
+      B_ = 1, H_ = 1 + random_.below(2), L_ = 129 + random_.below(300), Dk_ = extent(20), Dv_ = extent(40);
+      if (!cross_) Lk_ = L_;
+    }
+    const double budget = one_long_head || random_.chance(0.01) ? 1e7 : random_.chance(0.75) ? 1e5 : 1e6;
     while (static_cast<double>(B_ * H_ * L_ * Lk_ * (Dk_ + Dv_)) > budget) {
       if (B_ * H_ > 4)
         B_ = (B_ + 1) / 2, H_ = (H_ + 1) / 2;
