@@ -27,7 +27,7 @@ struct compensation {
   }
 
   /// E for a state that decays and is then rounded so many times more; empty while it can do without. 128 roundings are at most 64
-  /// units in the last place, 4e-6; to keep E costs 4 to 8 % of a chunk, and decays of e^-0.0005 a token or less never need it.
+  /// units in the last place, 4e-6; to keep E costs about 7 % of a chunk, and decays of e^-0.0005 a token or less never need it.
   kernel::tile<Real> after(double decay, double more) const {
     if (*roundings >= most) return E;
     *roundings = decay * *roundings + more;
