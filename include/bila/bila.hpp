@@ -2,17 +2,19 @@
 // bila: bidirectional linear attention. Everything for host code.
 #pragma once
 
-#include <bila/attend.hpp>
-#include <bila/backend/cpu.hpp>
+#include <bila/backend/cpu/attend.hpp>
+#include <bila/backend/cpu/features.hpp>
+#include <bila/backend/cpu/gradient.hpp>
+#include <bila/backend/cpu/threads.hpp>
+#include <bila/call/inputs.hpp>
+#include <bila/call/state.hpp>
 #include <bila/error.hpp>
-#include <bila/feature.hpp>
 #include <bila/feature/maps.hpp>
 #include <bila/form/automatic.hpp>
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/full.hpp>
 #include <bila/form/recurrent.hpp>
-#include <bila/gradient.hpp>
-#include <bila/kernel/eigen.hpp>
+#include <bila/kernel/packets.hpp>
 #include <bila/kernel/reference.hpp>
 #include <bila/mask/all_ones.hpp>
 #include <bila/mask/concepts.hpp>
@@ -25,7 +27,5 @@
 #include <bila/norm/row_sum.hpp>
 #include <bila/version.hpp>
 #include <bila/view/eigen.hpp>
-#include <bila/view/inputs.hpp>
-#include <bila/view/state.hpp>
 #include <bila/view/storage.hpp>
 #include <bila/view/tensor_view.hpp>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every form, mask, norm and type, compiled with the warnings that strict projects turn on (CMakeLists.txt): bila is not a system
 // include, so a warning here is one in theirs. Compiling this file is the test.
+#include <bila/backend/cpu/features.hpp>
 #include <bila/bila.hpp>
-#include <bila/feature.hpp>
 #include <bila/feature/maps.hpp>
 #include <bila/mask/gates.hpp>
 #include <bila/view/eigen.hpp>

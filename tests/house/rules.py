@@ -9,8 +9,9 @@ import sys
 
 MAX_HEADER_LINES = 450
 
-# What a header may include of bila: these folders or files, and its own folder.
+# What a header may include of bila: these rooms or files, and its own room. Rooms are folders, the two backends one each.
 BASE = {"config", "error", "version"}
+POLICIES = {"view", "mask", "norm"}
 MAY_INCLUDE = {
     "version": set(),
     "config": set(),
@@ -20,12 +21,14 @@ MAY_INCLUDE = {
     "norm": BASE | {"view"},
     "feature": BASE | {"view"},
     "kernel": BASE | {"view"},
-    "form": BASE | {"view", "mask", "norm", "kernel"},
-    "backend": BASE | {"view", "kernel"},
+    "call": BASE | POLICIES,
+    "form": BASE | POLICIES | {"call", "kernel"},
+    "backend/cpu": BASE | POLICIES | {"feature", "call", "kernel", "form"},
+    "backend/cuda": BASE | POLICIES | {"call", "kernel", "form"},
 }
-LAYERS = {"kernel/reference", "kernel/eigen"}  # chosen by the caller of attend, so nothing below it knows them, nor they each other
-SEES_EVERYTHING = {"attend", "gradient", "feature", "bila", "door", "gradient_door", "cuda", "cuda_attend", "cuda_gradient"}  # the doors, and all of them
-MAY_INCLUDE_EIGEN = {"view/eigen", "kernel/eigen", "kernel/registers"}
+CHOSEN_BY_THE_CALLER = {"kernel/reference", "kernel/packets"}  # so no room knows them, nor they each other
+SEES_EVERYTHING = {"bila", "cuda", "attend"}
+MAY_INCLUDE_EIGEN = {"view/eigen", "kernel/packets", "kernel/registers"}
 MAY_DEFINE_MACROS = {"config", "version"}
 
 KEPT_AS_RECEIVED = {"tests/contract"}  # programs that must go on compiling byte for byte
@@ -44,14 +47,19 @@ def numbered(pattern, text):
     return [(n, m) for n, line in enumerate(text.splitlines(), 1) if (m := re.search(pattern, line))]
 
 
+def room_of(name):
+    folder = name.rpartition("/")[0]
+    return folder or name
+
+
 def header_breaches(name, text):
     """`name` is relative to include/bila and without suffix: kernel/eigen."""
     code = without_comments(text)
-    folder = name.split("/")[0]
+    room = room_of(name)
 
     for n, found in numbered(r'^\s*#\s*include\s*<bila/([\w/]+)\.hpp>', code):
         target = found.group(1)
-        if name not in SEES_EVERYTHING and (target in LAYERS or target.split("/")[0] not in MAY_INCLUDE.get(folder, set()) | {folder}):
+        if name not in SEES_EVERYTHING and (target in CHOSEN_BY_THE_CALLER or room_of(target) not in MAY_INCLUDE.get(room, set()) | {room}):
             yield f"{n}: {name} must not include {target}"
     for n, _ in numbered(r'^\s*#\s*include\s*"', code):
         yield f'{n}: include bila\'s headers as <bila/...>'
@@ -111,14 +119,17 @@ def check_the_rules(compiler, flags):
     """Each example breaks one rule and must be found by it; the good one breaks none."""
     good = "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n#include <bila/view/tensor_view.hpp>\n#if BILA_EXCEPTIONS\n#endif\n"
     bad_headers = [
-        ("view/inputs", "#include <bila/mask/concepts.hpp>\n"),
+        ("view/shape", "#include <bila/mask/concepts.hpp>\n"),
         ("mask/all_ones", "#include <bila/form/full.hpp>\n"),
-        ("form/full", "#include <bila/kernel/eigen.hpp>\n"),
+        ("form/full", "#include <bila/kernel/packets.hpp>\n"),
         ("form/full", "#include <bila/kernel/reference.hpp>\n"),
-        ("kernel/eigen", "#include <bila/kernel/reference.hpp>\n"),
-        ("backend/cpu", "#include <bila/kernel/eigen.hpp>\n"),
-        ("kernel/contract", "#include <bila/attend.hpp>\n"),
-        ("backend/cpu", "#include <bila/form/full.hpp>\n"),
+        ("kernel/packets", "#include <bila/kernel/reference.hpp>\n"),
+        ("backend/cpu", "#include <bila/kernel/packets.hpp>\n"),
+        ("kernel/contract", "#include <bila/backend/cpu/attend.hpp>\n"),
+        ("form/full", "#include <bila/backend/cpu/threads.hpp>\n"),
+        ("call/checks", "#include <bila/form/full.hpp>\n"),
+        ("view/shape", "#include <bila/call/inputs.hpp>\n"),
+        ("backend/cuda/attend", "#include <bila/backend/cpu/attend.hpp>\n"),
         ("error", "#include <bila/view/tensor_view.hpp>\n"),
         ("form/full", '#include "head.hpp"\n'),
         ("form/full", "#include <Eigen/Core>\n"),
@@ -140,7 +151,7 @@ def check_the_rules(compiler, flags):
         broken.append("a leaked macro is not found")
 
     innocent = [*header_breaches("form/full", good + "// using namespace std, <Eigen/Core>\n"), *source_breaches(good), *text_breaches(good),
-                *header_breaches("kernel/eigen", good + "#include <Eigen/Core>\n#include <bila/kernel/contract.hpp>\n"),
+                *header_breaches("kernel/packets", good + "#include <Eigen/Core>\n#include <bila/kernel/contract.hpp>\n"),
                 *macro_breaches(compiler, flags, "#include <vector>\n", "#include <vector>\n#define BILA_FINE 1\n")]
     return broken + [f"a breach found where there is none: {breach}" for breach in innocent]
 

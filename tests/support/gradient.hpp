@@ -5,7 +5,7 @@
 
 #include "support/problem.hpp"
 
-#include <bila/gradient.hpp>
+#include <bila/backend/cpu/gradient.hpp>
 
 #include <string>
 #include <vector>

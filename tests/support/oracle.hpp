@@ -11,7 +11,7 @@
 
 #include "support/tensor.hpp"
 
-#include <bila/view/inputs.hpp>
+#include <bila/call/inputs.hpp>
 
 #include <cmath>
 #include <limits>

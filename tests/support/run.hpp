@@ -3,7 +3,8 @@
 // and not again in every test program. Gates are double.
 #pragma once
 
-#include <bila/backend/cpu.hpp>
+#include <bila/backend/cpu/threads.hpp>
+#include <bila/call/inputs.hpp>
 #include <bila/form/automatic.hpp>
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/full.hpp>
@@ -15,7 +16,6 @@
 #include <bila/norm/max_one.hpp>
 #include <bila/norm/none.hpp>
 #include <bila/norm/row_sum.hpp>
-#include <bila/view/inputs.hpp>
 
 #include <array>
 #include <cstddef>

@@ -4,7 +4,7 @@
 
 #include "support/run.hpp"
 
-#include <bila/attend.hpp>
+#include <bila/backend/cpu/attend.hpp>
 
 namespace test {
 

@@ -3,11 +3,11 @@
 // batches, heads, threads or of what the gaps mean.
 #pragma once
 
+#include <bila/call/inputs.hpp>
 #include <bila/config.hpp>
 #include <bila/form/policies.hpp>
 #include <bila/kernel/arena.hpp>
 #include <bila/kernel/contract.hpp>
-#include <bila/view/inputs.hpp>
 #include <bila/view/number.hpp>
 #include <bila/view/storage.hpp>
 #include <bila/view/tensor_view.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of registers, on Eigen's packets: what the verbs of kernel/eigen.hpp are made of. All of it is keyed by the packet's type,
+// Tiles of registers, on Eigen's packets: what the verbs of kernel/packets.hpp are made of. All of it is keyed by the packet's type,
 // so that translation units compiled for different processors can be linked.
 #pragma once
 

@@ -6,7 +6,7 @@
 #include "cuda/support/device.hpp"
 #include "support/run.hpp"
 
-#include <bila/gradient_door.hpp>
+#include <bila/call/gradients.hpp>
 
 namespace test::device {
 

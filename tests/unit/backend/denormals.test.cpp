@@ -3,8 +3,8 @@
 #include "support/catch.hpp"
 #include "support/problem.hpp"
 
-#include <bila/attend.hpp>
-#include <bila/backend/denormals.hpp>
+#include <bila/backend/cpu/attend.hpp>
+#include <bila/backend/cpu/denormals.hpp>
 
 #include <cmath>
 #include <limits>

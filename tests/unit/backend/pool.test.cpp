@@ -2,7 +2,7 @@
 // The pool of the process: every index once, from any caller, at any depth.
 #include "support/catch.hpp"
 
-#include <bila/backend/pool.hpp>
+#include <bila/backend/cpu/pool.hpp>
 
 #include <atomic>
 #include <chrono>

@@ -5,7 +5,7 @@
 #include "support/problem.hpp"
 #include "support/refusal.hpp"
 
-#include <bila/backend/workspace.hpp>
+#include <bila/backend/cpu/workspace.hpp>
 
 #include <algorithm>
 #include <cstdint>

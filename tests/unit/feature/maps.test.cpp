@@ -4,7 +4,7 @@
 #include "support/gradient.hpp"
 #include "support/refusal.hpp"
 
-#include <bila/feature.hpp>
+#include <bila/backend/cpu/features.hpp>
 
 #include <array>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include "support/oracle.hpp"
 
 #include <bila/form/decays.hpp>
-#include <bila/kernel/eigen.hpp>
+#include <bila/kernel/packets.hpp>
 #include <bila/kernel/reference.hpp>
 
 #include <cmath>

@@ -2,9 +2,9 @@
 // How the work of one head is shared, and how a row leaves.
 #include "support/catch.hpp"
 
-#include <bila/backend/denormals.hpp>
+#include <bila/backend/cpu/denormals.hpp>
 #include <bila/form/head.hpp>
-#include <bila/kernel/eigen.hpp>
+#include <bila/kernel/packets.hpp>
 #include <bila/kernel/reference.hpp>
 #include <bila/norm/max_one.hpp>
 #include <bila/norm/row_sum.hpp>

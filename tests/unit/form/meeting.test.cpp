@@ -3,7 +3,7 @@
 #include "support/catch.hpp"
 
 #include <bila/form/meeting.hpp>
-#include <bila/kernel/eigen.hpp>
+#include <bila/kernel/packets.hpp>
 #include <bila/kernel/reference.hpp>
 
 #include <algorithm>

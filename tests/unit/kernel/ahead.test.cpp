@@ -4,7 +4,7 @@
 #include "support/random.hpp"
 
 #include <bila/kernel/ahead.hpp>
-#include <bila/kernel/eigen.hpp>
+#include <bila/kernel/packets.hpp>
 #include <bila/kernel/reference.hpp>
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 #include "support/catch.hpp"
 
 #include <bila/kernel/arena.hpp>
-#include <bila/kernel/eigen.hpp>
+#include <bila/kernel/packets.hpp>
 #include <bila/kernel/reference.hpp>
 #include <bila/view/storage.hpp>
 

@@ -6,7 +6,7 @@
 #include "support/random.hpp"
 
 #include <bila/kernel/contract.hpp>
-#include <bila/kernel/eigen.hpp>
+#include <bila/kernel/packets.hpp>
 #include <bila/kernel/reference.hpp>
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 #include "support/catch.hpp"
 #include "support/refusal.hpp"
 
-#include <bila/view/inputs.hpp>
+#include <bila/call/inputs.hpp>
 
 #include <cmath>
 #include <functional>

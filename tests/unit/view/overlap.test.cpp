@@ -4,7 +4,7 @@
 #include "support/random.hpp"
 #include "support/refusal.hpp"
 
-#include <bila/view/overlap.hpp>
+#include <bila/call/overlap.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -2,7 +2,7 @@
 // The ranges of tokens that see each other.
 #include "support/catch.hpp"
 
-#include <bila/view/segments.hpp>
+#include <bila/call/segments.hpp>
 
 #include <array>
 #include <cstdint>

@@ -7,7 +7,7 @@
 #include <bila/backend/cuda/recurrent.hpp>
 #include <bila/backend/cuda/single_state.hpp>
 #include <bila/backend/cuda/walk.hpp>
-#include <bila/view/inputs.hpp>
+#include <bila/call/inputs.hpp>
 
 #include <type_traits>
 

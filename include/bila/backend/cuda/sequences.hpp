@@ -3,7 +3,7 @@
 #pragma once
 
 #include <bila/backend/cuda/launch.hpp>
-#include <bila/view/segments.hpp>
+#include <bila/call/segments.hpp>
 
 namespace bila::inline v0_1::cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {

@@ -2,12 +2,12 @@
 // What the doors of all backends share: the checks that read no tensor's numbers, and how a complaint is raised.
 #pragma once
 
+#include <bila/call/inputs.hpp>
 #include <bila/config.hpp>
 #include <bila/error.hpp>
 #include <bila/form/automatic.hpp>
 #include <bila/mask/concepts.hpp>
 #include <bila/norm/none.hpp>
-#include <bila/view/inputs.hpp>
 #include <bila/view/number.hpp>
 
 #include <atomic>

@@ -2,9 +2,9 @@
 // The door for the way back: from the gradient of a loss by y to its gradient by everything that attend read.
 #pragma once
 
-#include <bila/attend.hpp>
+#include <bila/backend/cpu/attend.hpp>
+#include <bila/call/gradients.hpp>
 #include <bila/form/head_gradient.hpp>
-#include <bila/gradient_door.hpp>
 
 #include <numeric>
 #include <utility>

@@ -2,19 +2,19 @@
 // The CPU's door: every check, once; then the work, cut into heads, segments and shares of a head.
 #pragma once
 
-#include <bila/backend/cpu.hpp>
+#include <bila/backend/cpu/threads.hpp>
+#include <bila/call/checks.hpp>
+#include <bila/call/inputs.hpp>
 #include <bila/config.hpp>
-#include <bila/door.hpp>
 #include <bila/error.hpp>
 #include <bila/form/automatic.hpp>
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/full.hpp>
 #include <bila/form/only_states.hpp>
 #include <bila/form/recurrent.hpp>
-#include <bila/kernel/eigen.hpp>
+#include <bila/kernel/packets.hpp>
 #include <bila/mask/concepts.hpp>
 #include <bila/norm/none.hpp>
-#include <bila/view/inputs.hpp>
 #include <bila/view/number.hpp>
 
 #include <algorithm>

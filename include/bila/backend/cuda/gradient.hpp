@@ -6,9 +6,9 @@
 // of which the last two are mirrors of each other, and had at once where there are registers for both.
 #pragma once
 
+#include <bila/backend/cuda/attend.hpp>
 #include <bila/backend/cuda/gradient_parts.hpp>
-#include <bila/cuda_attend.hpp>
-#include <bila/gradient_door.hpp>
+#include <bila/call/gradients.hpp>
 
 namespace bila::inline v0_1 {
 

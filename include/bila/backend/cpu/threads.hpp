@@ -2,9 +2,9 @@
 // The CPU backend: how many threads, whose threads, whose memory. It cuts a call into tasks and knows nothing of what they compute.
 #pragma once
 
-#include <bila/backend/denormals.hpp>
-#include <bila/backend/pool.hpp>
-#include <bila/backend/workspace.hpp>
+#include <bila/backend/cpu/denormals.hpp>
+#include <bila/backend/cpu/pool.hpp>
+#include <bila/backend/cpu/workspace.hpp>
 #include <bila/error.hpp>
 #include <bila/view/tensor_view.hpp>
 

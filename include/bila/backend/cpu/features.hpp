@@ -2,7 +2,7 @@
 // Feature maps over whole tensors: phi(x), and the gradient of a loss by x from that by phi(x).
 #pragma once
 
-#include <bila/attend.hpp>
+#include <bila/backend/cpu/attend.hpp>
 #include <bila/feature/maps.hpp>
 #include <bila/kernel/reference.hpp>
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <bila/backend/cuda/plan.hpp>
-#include <bila/door.hpp>
+#include <bila/call/checks.hpp>
 #include <bila/form/recurrent.hpp>
 
 #include <stdexcept>

@@ -2,7 +2,7 @@
 // What the way back takes and gives, and the checks of it that all backends share.
 #pragma once
 
-#include <bila/door.hpp>
+#include <bila/call/checks.hpp>
 
 #include <cmath>
 #include <limits>

@@ -2,14 +2,14 @@
 // The bundle {q, k, v} with what defines the operator besides mask and norm, and the checks that it passes once, at the door.
 #pragma once
 
+#include <bila/call/overlap.hpp>
+#include <bila/call/segments.hpp>
+#include <bila/call/state.hpp>
 #include <bila/error.hpp>
 #include <bila/view/direction.hpp>
 #include <bila/view/index_list.hpp>
 #include <bila/view/number.hpp>
-#include <bila/view/overlap.hpp>
-#include <bila/view/segments.hpp>
 #include <bila/view/shape.hpp>
-#include <bila/view/state.hpp>
 #include <bila/view/storage.hpp>
 #include <bila/view/tensor_view.hpp>
 
