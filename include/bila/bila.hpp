@@ -2,10 +2,11 @@
 // bila: bidirectional linear attention. Everything for host code.
 #pragma once
 
-#include <bila/backend/cpu/attend.hpp>
+#include <bila/attend.hpp>
+#include <bila/backend/cpu/backend.hpp>
 #include <bila/backend/cpu/features.hpp>
-#include <bila/backend/cpu/gradient.hpp>
 #include <bila/backend/cpu/threads.hpp>
+#include <bila/call/gradients.hpp>
 #include <bila/call/inputs.hpp>
 #include <bila/call/state.hpp>
 #include <bila/error.hpp>

@@ -142,4 +142,7 @@
 #define BILA_ARCHITECTURES_OF(a, b, c, d, e, f, g, h, ...) sm_##a##x##b##x##c##x##d##x##e##x##f##x##g##x##h
 #define BILA_ARCHITECTURES_IN(...) BILA_ARCHITECTURES_OF(__VA_ARGS__, , , , , , , , )
 #define BILA_CUDA_ARCHITECTURES BILA_ARCHITECTURES_IN(__CUDA_ARCH_LIST__)
+#define BILA_DEVICES BILA_CUDA_ARCHITECTURES
+#else
+#define BILA_DEVICES host
 #endif

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a check speaks. A check returns its complaint as a sentence (empty when all is well); only a door raises it.
+// How a check speaks, and how an error leaves. A check returns what is wrong as a sentence (empty when all is well); only an entry
+// point raises it.
 #pragma once
 
 #include <bila/config.hpp>
 
+#include <atomic>
 #include <concepts>
 #include <cstdio>
+#include <cstdlib>
 #include <initializer_list>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -14,6 +18,15 @@ namespace bila::inline v0_1 {
 
 /// A sentence naming the argument, the place and the value that is wrong; empty when nothing is.
 using complaint = std::string;
+
+/// Where an error goes in a program built without exceptions. It is given the sentence and should not return.
+using error_handler = void (*)(const char* sentence);
+
+namespace detail {
+
+inline constinit std::atomic<error_handler> current_error_handler{nullptr};  // every unit's; null: to stderr
+
+}  // namespace detail
 
 namespace detail::inline BILA_UNIT {
 
@@ -55,6 +68,23 @@ inline namespace BILA_UNIT {
 template <class... Parts>
 [[gnu::cold]] complaint sentence(const Parts&... parts) {
   return detail::join({detail::part(parts)...});
+}
+
+/// Sets the error handler of a program built with -fno-exceptions; the default prints to stderr. If it returns, the program aborts.
+inline void set_error_handler(error_handler handler) { detail::current_error_handler = handler; }
+
+/// Throws Error, or without exceptions hands the words to the error handler.
+template <class Error = std::invalid_argument>
+[[noreturn]] void raise(const complaint& words) {
+#if BILA_EXCEPTIONS
+  throw Error("bila: " + words);
+#else
+  if (const error_handler handler = detail::current_error_handler; handler != nullptr)
+    handler(words.c_str());
+  else
+    std::fprintf(stderr, "bila: %s\n", words.c_str());
+  std::abort();
+#endif
 }
 
 }  // namespace BILA_UNIT

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Compiles SOURCE with -DBILA_CASE=CASE and asks for an error that contains the sentence of that case's "// expect: " line.
+# Compiles SOURCE with -DBILA_CASE=CASE and asks for an error with the sentence of that case's "// expect: " line, near the top.
 # Case 0 must compile. Needs COMPILER, INCLUDES, SOURCE and CASE.
 list(TRANSFORM INCLUDES PREPEND -I)
 execute_process(COMMAND "${COMPILER}" -std=c++20 -fsyntax-only ${INCLUDES} -DBILA_CASE=${CASE} "${SOURCE}"
@@ -24,4 +24,10 @@ endif()
 string(FIND "${answer}" "${sentence}" place)
 if(place EQUAL -1)
   message(FATAL_ERROR "Expected an error with the sentence\n  ${sentence}\nbut the compiler said\n${answer}")
+endif()
+string(SUBSTRING "${answer}" 0 ${place} before)
+string(REGEX MATCHALL "\n" lines "${before}")
+list(LENGTH lines lines)
+if(lines GREATER 12)
+  message(FATAL_ERROR "The sentence\n  ${sentence}\ncomes after ${lines} lines only:\n${answer}")
 endif()

@@ -61,6 +61,16 @@ static_assert(bila::gapped<clock_decay> && !bila::pairwise<clock_decay>);
 static_assert(!bila::pairwise<half_a_mask> && !bila::gapped<half_a_mask>);
 static_assert(!bila::pairwise<int> && !bila::gapped<int>);
 
+// Each form with each kind of memory has an engine, or is refused (calls_fail.cpp has the sentences).
+using bila::form::has_engine, bila::form::memory;
+static_assert(bila::form::memory_of<ones> == memory::gaps && bila::form::memory_of<clock_decay> == memory::gaps);
+static_assert(bila::form::memory_of<window> == memory::pairs);
+static_assert(has_engine<bila::form::full, memory::pairs> && has_engine<bila::form::full, memory::gaps>);
+static_assert(has_engine<bila::form::automatic, memory::pairs> && has_engine<bila::form::automatic, memory::gaps>);
+static_assert(!has_engine<bila::form::recurrent, memory::pairs> && has_engine<bila::form::recurrent, memory::gaps>);
+static_assert(!has_engine<bila::form::chunkwise, memory::pairs> && has_engine<bila::form::chunkwise, memory::gaps>);
+static_assert(!bila::form::any<bila::norm::row_sum> && !bila::form::any<ones> && !bila::form::any<int>);
+
 // Whose gate a crossing uses is never assumed.
 static_assert(std::is_constructible_v<selective, view<const double>, bila::gate>);
 static_assert(!std::is_constructible_v<selective, view<const double>>);

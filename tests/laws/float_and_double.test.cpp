@@ -4,7 +4,7 @@
 #include "support/catch.hpp"
 #include "support/problem.hpp"
 
-#include <bila/backend/cpu/attend.hpp>
+#include <bila/bila.hpp>
 
 #include <cmath>
 

@@ -5,7 +5,7 @@
 
 #include "support/problem.hpp"
 
-#include <bila/backend/cpu/gradient.hpp>
+#include <bila/bila.hpp>
 
 #include <string>
 #include <vector>

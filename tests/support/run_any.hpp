@@ -4,7 +4,7 @@
 
 #include "support/run.hpp"
 
-#include <bila/backend/cpu/attend.hpp>
+#include <bila/bila.hpp>
 
 namespace test {
 

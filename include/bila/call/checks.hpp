@@ -1,44 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the doors of all backends share: the checks that read no tensor's numbers, and how a complaint is raised.
+// What the entry points of all backends check alike: all but the numbers in tensors.
 #pragma once
 
 #include <bila/call/inputs.hpp>
 #include <bila/config.hpp>
 #include <bila/error.hpp>
-#include <bila/form/automatic.hpp>
 #include <bila/mask/concepts.hpp>
-#include <bila/norm/none.hpp>
 #include <bila/view/number.hpp>
 
-#include <atomic>
-#include <concepts>
-#include <cstdio>
-#include <cstdlib>
-#include <stdexcept>
 #include <tuple>
 
 namespace bila::inline v0_1 {
 
-/// Where an error goes in a program built without exceptions. It is given the sentence and should not return.
-using error_handler = void (*)(const char* sentence);
-
-namespace detail {
-
-inline constinit std::atomic<error_handler> current_error_handler{nullptr};  // every unit's; null: to stderr
-
-}  // namespace detail
-
-inline namespace BILA_UNIT {
-
-/// Sets the error handler of a program built with -fno-exceptions; the default prints to stderr. If it returns, the program aborts.
-inline void set_error_handler(error_handler handler) { detail::current_error_handler = handler; }
-
-}  // namespace BILA_UNIT
-
 namespace detail::inline BILA_UNIT {
-
-template <class Form, class Mask>
-concept accepts = gapped<Mask> ||(pairwise<Mask> && (std::same_as<Form, form::full> || std::same_as<Form, form::automatic>));
 
 /// Whether the mask has a meaning for keys that are not the queries' tokens, and the shapes of its parameters.
 template <class Mask, class T>
@@ -81,11 +55,6 @@ struct state_rules {
   direction looks;  // of the call
 };
 
-template <class Form>
-state_rules rules_of(bool mask_has_gaps, bool norm_uses_row_sum, direction looks) {
-  return {!std::same_as<Form, form::full>, mask_has_gaps, norm_uses_row_sum, looks};
-}
-
 /// What is wrong with a form or a norm by itself.
 template <class Policy>
 complaint check_itself(const Policy& policy) {
@@ -120,27 +89,5 @@ BILA_NOINLINE complaint check_states(const inputs<T>& in, const outputs<T>& out,
 }
 
 }  // namespace detail::inline BILA_UNIT
-
-inline namespace BILA_UNIT {
-
-#if !BILA_EXCEPTIONS
-[[noreturn]] inline void hand_to_handler(const complaint& words) {
-  if (const error_handler handler = detail::current_error_handler; handler != nullptr)
-    handler(words.c_str());
-  else
-    std::fprintf(stderr, "bila: %s\n", words.c_str());
-  std::abort();
-}
-#endif
-
-[[noreturn]] inline void raise(const complaint& words) {
-#if BILA_EXCEPTIONS
-  throw std::invalid_argument("bila: " + words);
-#else
-  hand_to_handler(words);
-#endif
-}
-
-}  // namespace BILA_UNIT
 
 }  // namespace bila::inline v0_1

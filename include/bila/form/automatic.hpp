@@ -4,6 +4,7 @@
 
 #include <bila/config.hpp>
 #include <bila/form/chunkwise.hpp>
+#include <bila/form/engine.hpp>
 #include <bila/form/full.hpp>
 
 namespace bila::inline v0_1::form::inline BILA_UNIT {
@@ -89,5 +90,14 @@ struct automatic {
     if (first.used() > memory.used()) memory = first;
   }
 };
+
+template <>
+struct engine_of<automatic, memory::gaps> {
+  static constexpr bool carries_states = true;
+  static automatic of(const automatic& form) { return form; }
+};
+
+template <>
+struct engine_of<automatic, memory::pairs> : engine_of<automatic, memory::gaps> {};
 
 }  // namespace bila::inline v0_1::form::inline BILA_UNIT

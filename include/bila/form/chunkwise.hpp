@@ -6,6 +6,7 @@
 #include <bila/config.hpp>
 #include <bila/form/chunkwise_gradient.hpp>
 #include <bila/form/decays.hpp>
+#include <bila/form/engine.hpp>
 #include <bila/form/global_state.hpp>
 #include <bila/form/meeting.hpp>
 
@@ -151,6 +152,12 @@ struct chunkwise {
     *passed.held = state.held();
     if (forwards ? last == L : first == 0) keep(x.final(way), S, s, state.held());
   }
+};
+
+template <>
+struct engine_of<chunkwise, memory::gaps> {
+  static constexpr bool carries_states = true;
+  static chunkwise of(const chunkwise& form) { return form; }
 };
 
 }  // namespace bila::inline v0_1::form::inline BILA_UNIT

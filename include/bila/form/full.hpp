@@ -5,6 +5,7 @@
 #include <bila/config.hpp>
 #include <bila/form/block_walk.hpp>
 #include <bila/form/compensation.hpp>
+#include <bila/form/engine.hpp>
 #include <bila/form/full_gradient.hpp>
 #include <bila/form/head.hpp>
 
@@ -82,5 +83,14 @@ struct full {
 
   full_gradient gradient() const { return {}; }
 };
+
+template <>
+struct engine_of<full, memory::pairs> {
+  static constexpr bool carries_states = false;
+  static full of(const full& form) { return form; }
+};
+
+template <>
+struct engine_of<full, memory::gaps> : engine_of<full, memory::pairs> {};
 
 }  // namespace bila::inline v0_1::form::inline BILA_UNIT

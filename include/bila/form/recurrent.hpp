@@ -5,6 +5,7 @@
 #include <bila/config.hpp>
 #include <bila/form/chunkwise_gradient.hpp>
 #include <bila/form/decays.hpp>
+#include <bila/form/engine.hpp>
 #include <bila/form/global_state.hpp>
 #include <bila/form/meeting.hpp>
 
@@ -157,6 +158,12 @@ struct recurrent {
     if (way == direction::forward) return x;
     return {x.row(x.rows - 1), x.rows, x.columns, -x.stride};
   }
+};
+
+template <>
+struct engine_of<recurrent, memory::gaps> {
+  static constexpr bool carries_states = true;
+  static recurrent of(const recurrent& form) { return form; }
 };
 
 }  // namespace bila::inline v0_1::form::inline BILA_UNIT

@@ -116,4 +116,10 @@ concept layer = requires(tile<Real> a, tile<const Real> b, rank_one<Real> M, Rea
 
 constexpr index_t round_up(index_t n, index_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+/// The kernel layer that a caller names; void is the fastest, which packets.hpp brings.
+template <class Kernel>
+struct chosen {
+  using type = Kernel;
+};
+
 }  // namespace bila::inline v0_1::kernel::inline BILA_UNIT

@@ -417,6 +417,11 @@ struct packets {
 
 using eigen = packets<sizeof(simd::packet_traits<float>::type)>;
 
+template <>
+struct chosen<void> {
+  using type = eigen;
+};
+
 }  // namespace bila::inline v0_1::kernel::inline BILA_UNIT
 
 #if defined(__GNUC__) && !defined(__clang__)

@@ -47,4 +47,17 @@ struct fixed_decay {
 template <class T>
 fixed_decay(tensor_view<T>) -> fixed_decay<std::remove_const_t<T>>;
 
+/// A number in the place of the tensor does not compile.
+template <class Number>
+requires std::is_arithmetic_v<Number>
+struct fixed_decay<Number*> {
+  explicit fixed_decay(Number) {
+    static_assert(!std::is_arithmetic_v<Number>,
+                  "bila::mask::fixed_decay: give a tensor with a log decay for each head, such as bila::vec(log_decay, H)");
+  }
+};
+
+template <class Number>
+requires std::is_arithmetic_v<Number> fixed_decay(Number) -> fixed_decay<Number*>;
+
 }  // namespace bila::inline v0_1::mask

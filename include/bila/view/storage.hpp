@@ -81,8 +81,9 @@ struct arithmetic<double> {
 
 }  // namespace detail
 
-/// What is computed in, and what states and row sums are stored in: float, or double for double.
-template <storage T>
+/// What is computed in, and what states and row sums are stored in: float, or double for double. Any T has an answer, so that the
+/// entry points can refuse the wrong ones in a sentence.
+template <class T>
 using real_of = typename detail::arithmetic<T>::type;
 
 }  // namespace bila::inline v0_1

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's door: every check, once; then the work, cut into heads, segments and shares of a head.
+// attend on a CPU: every check, once; then the work, cut into heads, segments and shares of a head.
 #pragma once
 
 #include <bila/backend/cpu/threads.hpp>
@@ -7,12 +7,9 @@
 #include <bila/call/inputs.hpp>
 #include <bila/config.hpp>
 #include <bila/error.hpp>
-#include <bila/form/automatic.hpp>
-#include <bila/form/chunkwise.hpp>
-#include <bila/form/full.hpp>
+#include <bila/form/head.hpp>
 #include <bila/form/only_states.hpp>
-#include <bila/form/recurrent.hpp>
-#include <bila/kernel/packets.hpp>
+#include <bila/form/policies.hpp>
 #include <bila/mask/concepts.hpp>
 #include <bila/norm/none.hpp>
 #include <bila/view/number.hpp>
@@ -192,9 +189,9 @@ BILA_NOINLINE complaint check_call(const cpu& backend, const complaint& of_form,
 }
 
 template <class Kernel, class Form, class T>
-complaint check_call(const cpu& backend, const Form& form, const forward_policies<Kernel, T>& with, const inputs<T>& in,
-                     const outputs<T>& out) {
-  return check_call(backend, check_itself(form), rules_of<Form>(with.mask.gapped, with.norm.uses_row_sum, in.direction), with, in,
+complaint check_call(const cpu& backend, const Form& form, bool carries_states, const forward_policies<Kernel, T>& with,
+                     const inputs<T>& in, const outputs<T>& out) {
+  return check_call(backend, check_itself(form), {carries_states, with.mask.gapped, with.norm.uses_row_sum, in.direction}, with, in,
                     out);
 }
 
@@ -300,9 +297,9 @@ BILA_NOINLINE void run_states_task(index_t task, kernel::arena memory, const sch
 
 /// Checks a call, then runs it; or returns what is wrong with it.
 template <class Kernel, class Form, class T>
-BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, const forward_policies<Kernel, T>& with,
-                                    const inputs<T>& in, const outputs<T>& out) {
-  if (complaint wrong = check_call(backend, form, with, in, out); !wrong.empty()) return wrong;
+BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, bool carries_states,
+                                    const forward_policies<Kernel, T>& with, const inputs<T>& in, const outputs<T>& out) {
+  if (complaint wrong = check_call(backend, form, carries_states, with, in, out); !wrong.empty()) return wrong;
   const schedule s = plan<Kernel>(backend, form, in, out);
   if (complaint wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
   const call_memory memory(backend.workspace, s.bytes());  // both stages' own: what halves leave for each other lies there
@@ -318,60 +315,5 @@ BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, const 
 }
 
 }  // namespace detail::inline BILA_UNIT
-
-inline namespace BILA_UNIT {
-
-/// Bidirectional linear attention: y = norm((q k^T) o M) v, computed in the given form.
-///
-///     [N_i, Z_i] = sum_j scale (q_i . k_j) M_ij [v_j, 1],   y_i = N_i / n(Z_i)
-///
-/// Shapes: see `inputs` and `outputs`. All forms give the same numbers up to rounding; a form gives the same bits for every number
-/// of threads, place in the batch, memory layout and repetition. Inputs are not changed; y must not overlap them. Nothing is
-/// allocated once the workspace has grown to the largest call. 16-bit tensors are computed in float and rounded once. Throws
-/// std::invalid_argument naming the argument, the place and the value, before anything is written. Source: LION (arXiv 2502.16249).
-template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
-void attend(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
-  static_assert(storage<T>, "bila::attend: q, k, v and y are float, double, bila::bf16 or bila::f16");
-  static_assert(pairwise<Mask> || gapped<Mask>,
-                "bila::attend: this type is no mask, it offers neither weight() nor gaps (see bila/mask/concepts.hpp)");
-  static_assert(!(pairwise<Mask> || gapped<Mask>) || detail::accepts<Form, Mask>,
-                "bila::attend: this mask offers weights of pairs but no gaps, so only form::full and form::automatic accept it");
-  static_assert(normaliser<Norm>, "bila::attend: this type is no norm (see bila/norm/none.hpp)");
-  if constexpr (detail::accepts<Form, Mask> && normaliser<Norm>) {
-    const complaint wrong = detail::run_checked<Kernel>(backend, form, detail::forward_policies<Kernel, T>(mask, norm), in, out);
-    if (!wrong.empty()) raise(wrong);
-  }
-}
-
-/// The same when y is all that is wanted.
-template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
-void attend(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
-            const tensor_view<T>& y) {
-  attend<Kernel>(backend, form, mask, norm, in, outputs<T>{y});
-}
-
-/// The same on one thread.
-template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T, class Out>
-void attend(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const Out& out) {
-  attend<Kernel>(cpu{}, form, mask, norm, in, out);
-}
-
-/// Bytes of `cpu.workspace` that a call with these arguments needs. Throws what the call would throw.
-template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
-std::size_t workspace_bytes(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
-                            const outputs<T>& out) {
-  const complaint wrong = detail::check_call(backend, form, detail::forward_policies<Kernel, T>(mask, norm), in, out);
-  if (!wrong.empty()) raise(wrong);
-  const detail::schedule s = detail::plan<Kernel>(backend, form, in, out);
-  return s.bytes();
-}
-
-template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
-std::size_t workspace_bytes(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
-                            const tensor_view<T>& y) {
-  return workspace_bytes<Kernel>(backend, form, mask, norm, in, outputs<T>{y});
-}
-
-}  // namespace BILA_UNIT
 
 }  // namespace bila::inline v0_1

@@ -2,9 +2,10 @@
 // Feature maps over whole tensors: phi(x), and the gradient of a loss by x from that by phi(x).
 #pragma once
 
-#include <bila/backend/cpu/attend.hpp>
+#include <bila/backend/cpu/threads.hpp>
+#include <bila/call/overlap.hpp>
 #include <bila/feature/maps.hpp>
-#include <bila/kernel/reference.hpp>
+#include <bila/view/storage.hpp>
 
 #include <type_traits>
 #include <utility>
@@ -12,6 +13,12 @@
 namespace bila::inline v0_1 {
 
 namespace detail::inline BILA_UNIT {
+
+/// For memory of which no packet is read.
+struct number_by_number {
+  template <class>
+  static constexpr index_t lanes = 1;
+};
 
 template <class Map, class T, class U>
 complaint check_map(const Map& map, const char* from_name, const tensor_view<T>& x, const char* to_name,
@@ -55,7 +62,7 @@ void features(const cpu& backend, const Map& map, const std::type_identity_t<ten
   if (wrong.empty()) wrong = detail::check_overlaps(written, read);
   if (!wrong.empty()) raise(wrong);
   const auto lay_out = [d = x.features(), width = phi.features()](kernel::arena& memory) {
-    return std::pair(memory.numbers<kernel::reference, Real>(d), memory.numbers<kernel::reference, Real>(width));
+    return std::pair(memory.numbers<detail::number_by_number, Real>(d), memory.numbers<detail::number_by_number, Real>(width));
   };
   kernel::arena counter;
   lay_out(counter);
@@ -85,7 +92,7 @@ void features_gradient(const cpu& backend, const Map& map, const std::type_ident
     Real *x, *phi, *g, *dx;
   };
   const auto lay_out = [d = x.features(), width = dphi.features()](kernel::arena& memory) {
-    const auto room = [&](index_t n) { return memory.numbers<kernel::reference, Real>(n); };
+    const auto room = [&](index_t n) { return memory.numbers<detail::number_by_number, Real>(n); };
     return rows{room(d), room(width), room(width), room(d)};
   };
   kernel::arena counter;

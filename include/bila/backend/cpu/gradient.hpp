@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door for the way back: from the gradient of a loss by y to its gradient by everything that attend read.
+// gradient on a CPU: from the gradient of a loss by y to its gradient by everything that attend read.
 #pragma once
 
 #include <bila/backend/cpu/attend.hpp>
@@ -70,10 +70,10 @@ struct gradient_policies : policies<Kernel, T> {
 };
 
 template <class Kernel, class Form, class T>
-BILA_NOINLINE complaint check_gradient_call(const cpu& backend, const Form& form, const gradient_policies<Kernel, T>& with,
-                                            const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
-                                            const gradients<T>& to) {
-  const state_rules rules = rules_of<Form>(with.mask.gapped, with.norm.uses_row_sum, in.direction);
+BILA_NOINLINE complaint check_gradient_call(const cpu& backend, const Form& form, bool carries_states,
+                                            const gradient_policies<Kernel, T>& with, const inputs<T>& in, const saved<T>& kept,
+                                            const output_gradients<T>& dy, const gradients<T>& to) {
+  const state_rules rules{carries_states, with.mask.gapped, with.norm.uses_row_sum, in.direction};
   complaint wrong = validate(backend);
   if (wrong.empty()) wrong = check_itself(form);
   if (wrong.empty()) wrong = with.check_norm(with.norm.norm);
@@ -274,9 +274,9 @@ BILA_NOINLINE void sum_scalars(const gradient_policies<Kernel, T>& with, const g
 
 /// Checks a call, then runs it; or returns what is wrong with it.
 template <class Kernel, class Form, class T>
-BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& form, const gradient_policies<Kernel, T>& with,
-                                             const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
-                                             const gradients<T>& to) {
+BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& form, bool carries_states,
+                                             const gradient_policies<Kernel, T>& with, const inputs<T>& in, const saved<T>& kept,
+                                             const output_gradients<T>& dy, const gradients<T>& to) {
   using Real = real_of<T>;
   if (kept.y.extents == per_axis{} && only_states(dy.y, dy.final_forward, dy.final_backward)) {
     // After a call for its states alone: the gradient is that of any y of which the loss does not depend.
@@ -287,10 +287,10 @@ BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& for
     inputs<T> with_q = in;
     const index_t heads = in.q.heads() == 0 ? size.H : in.q.heads();  // what gradient_workspace_bytes counts by
     with_q.q = {&zero, {size.B, heads, size.L, size.Dk}, {}};
-    return run_gradient_checked(backend, form, with, with_q, saved<T>{y, {&no_sum, {size.B, size.H, size.L, 1}, {}}},
+    return run_gradient_checked(backend, form, carries_states, with, with_q, saved<T>{y, {&no_sum, {size.B, size.H, size.L, 1}, {}}},
                                 output_gradients<T>{y, dy.final_forward, dy.final_backward}, to);
   }
-  if (complaint wrong = check_gradient_call(backend, form, with, in, kept, dy, to); !wrong.empty()) return wrong;
+  if (complaint wrong = check_gradient_call(backend, form, carries_states, with, in, kept, dy, to); !wrong.empty()) return wrong;
   const geometry size = geometry_of(in, kept.y);
   const index_t gate_heads = with.pull_back_tokens != nullptr && to.log_decay.data != nullptr ? gates_of(with.mask, size) : 0;
   const schedule s = plan_gradient<Kernel>(backend, form, in, size, gate_heads);
@@ -310,44 +310,5 @@ BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& for
 }
 
 }  // namespace detail::inline BILA_UNIT
-
-inline namespace BILA_UNIT {
-
-/// The gradient of a loss by everything that `attend` read, from its gradient dy by y (and by final states).
-///
-/// The forward operator with its arguments permuted, at the cost of the form it is asked of; through the norm with the row sum that
-/// the forward call saved. The loss may have been computed in another form. Every gradient that is asked for is overwritten; at
-/// padding it is exactly zero, and so is that of a log decay of -inf. The same bits for every number of threads.
-/// Throws std::invalid_argument naming the argument, the place and the value, before anything is written.
-/// Source: the transposed masked form of LION (arXiv 2502.16249); gate gradients as in Mamba-2 (arXiv 2405.21060), local to a
-/// chunk.
-template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
-void gradient(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const saved<T>& kept,
-              const output_gradients<T>& dy, const gradients<T>& to) {
-  static_assert(storage<T>, "bila::gradient: q, k, v and y are float, double, bila::bf16 or bila::f16");
-  static_assert(detail::accepts<Form, Mask>, "bila::gradient: this form does not accept this mask (see bila/form/README.md)");
-  static_assert(differentiable_normaliser<Norm>, "bila::gradient: this norm has no slope() (see bila/norm/none.hpp)");
-  if constexpr (detail::accepts<Form, Mask> && differentiable_normaliser<Norm>) {
-    const complaint wrong =
-        detail::run_gradient_checked<Kernel>(backend, form, detail::gradient_policies<Kernel, T>(mask, norm), in, kept, dy, to);
-    if (!wrong.empty()) raise(wrong);
-  }
-}
-
-/// The same on one thread.
-template <class Kernel = kernel::eigen, class Form, class Mask, class Norm, class T>
-void gradient(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const saved<T>& kept,
-              const output_gradients<T>& dy, const gradients<T>& to) {
-  gradient<Kernel>(cpu{}, form, mask, norm, in, kept, dy, to);
-}
-
-/// Bytes of `cpu.workspace` that `gradient` needs with this backend, form and these inputs; y_like has the shape of y.
-template <class Kernel = kernel::eigen, class Form, class T>
-std::size_t gradient_workspace_bytes(const cpu& backend, const Form& form, const inputs<T>& in,
-                                     const tensor_view<const T>& y_like) {
-  return detail::plan_gradient<Kernel>(backend, form, in, geometry_of(in, y_like), 0).bytes();
-}
-
-}  // namespace BILA_UNIT
 
 }  // namespace bila::inline v0_1

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// The calls of the library, for every backend: attend, its gradient, and the memory that they need. bila.hpp brings the CPU, cuda.hpp
+// the GPU.
+#pragma once
+
+#include <bila/call/backend.hpp>
+#include <bila/call/gradients.hpp>
+#include <bila/call/inputs.hpp>
+#include <bila/config.hpp>
+#include <bila/form/engine.hpp>
+#include <bila/mask/concepts.hpp>
+#include <bila/norm/none.hpp>
+#include <bila/view/storage.hpp>
+#include <bila/view/tensor_view.hpp>
+
+#include <concepts>
+#include <cstddef>
+
+namespace bila::inline v0_1 {
+
+struct cpu;
+
+namespace detail::inline BILA_UNIT::inline BILA_DEVICES {
+
+/// Whether a call compiles: what does not is refused here, with one sentence. Each sentence is said alone.
+template <class Backend, class Form, class Mask, class Norm, class T>
+consteval bool compiles() {
+  if constexpr (!backend<Backend>) {
+    static_assert(backend<Backend>, "bila: the first argument is no backend: give a bila::cpu, or include bila/cuda.hpp for bila::cuda::on");
+  } else if constexpr (!form::any<Form>) {
+    static_assert(form::any<Form>, "bila: this type is no form: give form::full, form::recurrent, form::chunkwise or form::automatic");
+  } else if constexpr (!pairwise<Mask> && !gapped<Mask>) {
+    static_assert(gapped<Mask>, "bila: this type is no mask, it offers neither weight() nor gaps (see bila/mask/concepts.hpp)");
+  } else if constexpr (!form::has_engine<Form, form::memory_of<Mask>>) {
+    static_assert(form::has_engine<Form, form::memory_of<Mask>>,
+                  "bila: this mask offers weights of pairs but no gaps, so only form::full and form::automatic accept it");
+  } else if constexpr (!normaliser<Norm>) {
+    static_assert(normaliser<Norm>, "bila: this type is no norm (see bila/norm/none.hpp)");
+  } else if constexpr (!storage<T>) {
+    static_assert(storage<T>, "bila: q, k, v and y are float, double, bila::bf16 or bila::f16");
+  } else {
+    return backend_of<Backend>::template accepts<Form, Mask, T>();
+  }
+  return false;
+}
+
+template <class Norm>
+consteval bool has_slope() {
+  static_assert(differentiable_normaliser<Norm>, "bila::gradient: this norm has no slope() (see bila/norm/none.hpp)");
+  return differentiable_normaliser<Norm>;
+}
+
+template <class T, class Out>
+consteval bool is_output() {
+  static_assert(std::same_as<Out, tensor_view<T>>, "bila::attend: y is a tensor_view of what q is stored in, or bila::outputs");
+  return std::same_as<Out, tensor_view<T>>;
+}
+
+}  // namespace detail::inline BILA_UNIT::inline BILA_DEVICES
+
+inline namespace BILA_UNIT {
+inline namespace BILA_DEVICES {
+
+/// Bidirectional linear attention: y = norm((q k^T) o M) v, computed in the given form.
+///
+///     [N_i, Z_i] = sum_j scale (q_i . k_j) M_ij [v_j, 1],   y_i = N_i / n(Z_i)
+///
+///     bila::attend(bila::cpu{.threads = 0}, bila::form::automatic{}, mask, bila::norm::row_sum{1e-6}, in, y);
+///
+/// Shapes: see `inputs` and `outputs`. All forms give the same numbers up to rounding. 16-bit tensors are computed in float and
+/// rounded once. Inputs are not changed; y must not overlap them. Nothing is allocated once the workspace has grown to the largest
+/// call. Without a backend, the call runs on one thread of the CPU. `Tuning`: another kernel layer on a CPU (kernel::reference),
+/// other tiles on a GPU (cuda::tuned); void takes the backend's own.
+///
+/// Determinism: a form gives the same bits for every number of threads, place in the batch, memory layout and repetition.
+///
+/// On a GPU (`cuda::on`) the call is put on a stream, with these differences. T is float, bila::bf16 or bila::f16; head sizes up to
+/// 256. All tensors, gates and states lie in device memory; offsets and lengths are the host's and are copied before the call
+/// returns. The numbers of the gates are not looked at: one above 0 counts as 0. A mask is any trivially copyable type whose
+/// log_forward and log_backward a device may call. In f16 a weighted score, and an initial state's number, must fit f16. Chunks,
+/// which different blocks of threads compute, are rounded up to multiples of 128 tokens, 2048 at most; `automatic` and
+/// `chunkwise{}` take 2048. Products of 16-bit numbers are summed in float, a weighted score having been rounded to T, of which the
+/// row sums are sums too; float goes through three tf32 products each. Nothing is allocated, nothing waits, and a CUDA graph may
+/// capture the call.
+///
+/// Throws std::invalid_argument naming the argument, the place and the value, before anything is written; on a GPU
+/// std::runtime_error with CUDA's words. Source: LION (arXiv 2502.16249).
+template <class Tuning = void, class Backend, class Form, class Mask, class Norm, class T>
+void attend(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+            const outputs<T>& out) {
+  if constexpr (detail::compiles<Backend, Form, Mask, Norm, T>())
+    detail::backend_of<Backend>::template attend<Tuning>(backend, form, mask, norm, in, out);
+}
+
+/// The same when y is all that is wanted.
+template <class Tuning = void, class Backend, class Form, class Mask, class Norm, class T, class Out>
+void attend(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const Out& y) {
+  if constexpr (detail::is_output<T, Out>()) bila::attend<Tuning>(backend, form, mask, norm, in, outputs<T>{y});
+}
+
+/// The same on one thread of the CPU.
+template <class Tuning = void, class Form, class Mask, class Norm, class T, class Out, class Backend = cpu>
+void attend(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const Out& out) {
+  bila::attend<Tuning>(Backend{}, form, mask, norm, in, out);
+}
+
+/// Bytes of the backend's `workspace` that `attend` with these arguments needs. Throws what the call would throw.
+template <class Tuning = void, class Backend, class Form, class Mask, class Norm, class T>
+std::size_t workspace_bytes(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+                            const outputs<T>& out) {
+  if constexpr (detail::compiles<Backend, Form, Mask, Norm, T>())
+    return detail::backend_of<Backend>::template workspace_bytes<Tuning>(backend, form, mask, norm, in, out);
+  else
+    return 0;
+}
+
+template <class Tuning = void, class Backend, class Form, class Mask, class Norm, class T, class Out>
+std::size_t workspace_bytes(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+                            const Out& y) {
+  if constexpr (detail::is_output<T, Out>())
+    return bila::workspace_bytes<Tuning>(backend, form, mask, norm, in, outputs<T>{y});
+  else
+    return 0;
+}
+
+/// The gradient of a loss by everything that `attend` read, from its gradient dy by y (and by final states).
+///
+/// The forward operator with its arguments permuted, at the cost of the form it is asked of; through the norm with the row sum that
+/// the forward call saved. The loss may have been computed in another form. Every gradient that is asked for is overwritten; at
+/// padding it is exactly zero, and so is that of a log decay of -inf.
+///
+/// Determinism: the same bits for every number of threads; on a GPU no atomics are used.
+///
+/// On a GPU gradients.scale and gradients.diagonal lie in device memory, and the recurrent form's gradient is the chunkwise one.
+/// f16: dy / n(Z) is kept in f16, so the loss wants a scale that keeps it above 6e-5.
+///
+/// Throws as `attend`. Source: the transposed masked form of LION (arXiv 2502.16249); gate gradients as in Mamba-2
+/// (arXiv 2405.21060), local to a chunk.
+template <class Tuning = void, class Backend, class Form, class Mask, class Norm, class T>
+void gradient(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+              const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
+  if constexpr (detail::compiles<Backend, Form, Mask, Norm, T>())
+    if constexpr (detail::has_slope<Norm>())
+      detail::backend_of<Backend>::template gradient<Tuning>(backend, form, mask, norm, in, kept, dy, to);
+}
+
+/// The same on one thread of the CPU.
+template <class Tuning = void, class Form, class Mask, class Norm, class T, class Backend = cpu>
+void gradient(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const saved<T>& kept,
+              const output_gradients<T>& dy, const gradients<T>& to) {
+  bila::gradient<Tuning>(Backend{}, form, mask, norm, in, kept, dy, to);
+}
+
+/// Bytes of the backend's `workspace` that `gradient` with these arguments needs. Throws what the call would throw.
+template <class Tuning = void, class Backend, class Form, class Mask, class Norm, class T>
+std::size_t gradient_workspace_bytes(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm,
+                                     const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
+                                     const gradients<T>& to) {
+  if constexpr (detail::compiles<Backend, Form, Mask, Norm, T>())
+    if constexpr (detail::has_slope<Norm>())
+      return detail::backend_of<Backend>::template gradient_workspace_bytes<Tuning>(backend, form, mask, norm, in, kept, dy, to);
+  return 0;
+}
+
+/// The same on a CPU, whatever is asked for: it follows from the form and the shapes. y_like has the shape of y.
+template <class Tuning = void, class Backend, class Form, class T>
+std::size_t gradient_workspace_bytes(const Backend& backend, const Form& form, const inputs<T>& in,
+                                     const tensor_view<const T>& y_like) {
+  return detail::backend_of<Backend>::template gradient_workspace_bytes<Tuning>(backend, form, in, y_like);
+}
+
+}  // namespace BILA_DEVICES
+}  // namespace BILA_UNIT
+
+}  // namespace bila::inline v0_1

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU behind the calls of attend.hpp.
+#pragma once
+
+#include <bila/backend/cpu/attend.hpp>
+#include <bila/backend/cpu/gradient.hpp>
+#include <bila/backend/cpu/threads.hpp>
+#include <bila/call/backend.hpp>
+#include <bila/form/engine.hpp>
+#include <bila/kernel/contract.hpp>
+
+namespace bila::inline v0_1 {
+
+namespace detail::inline BILA_UNIT::inline BILA_DEVICES {
+
+template <>
+struct backend_of<cpu> {
+  template <class Tuning>
+  using kernel_of = typename kernel::chosen<Tuning>::type;
+
+  template <class Form, class Mask, class T>
+  static consteval bool accepts() {
+    return true;
+  }
+
+  template <class Tuning, class Form, class Mask, class Norm, class T>
+  static void attend(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+                     const outputs<T>& out) {
+    using engine = form::engine_of<Form, form::memory_of<Mask>>;
+    using Kernel = kernel_of<Tuning>;
+    const complaint wrong =
+        run_checked(backend, engine::of(form), engine::carries_states, forward_policies<Kernel, T>(mask, norm), in, out);
+    if (!wrong.empty()) raise(wrong);
+  }
+
+  template <class Tuning, class Form, class Mask, class Norm, class T>
+  static std::size_t workspace_bytes(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+                                     const outputs<T>& out) {
+    using engine = form::engine_of<Form, form::memory_of<Mask>>;
+    using Kernel = kernel_of<Tuning>;
+    const complaint wrong =
+        check_call(backend, engine::of(form), engine::carries_states, forward_policies<Kernel, T>(mask, norm), in, out);
+    if (!wrong.empty()) raise(wrong);
+    return plan<Kernel>(backend, engine::of(form), in, out).bytes();
+  }
+
+  template <class Tuning, class Form, class Mask, class Norm, class T>
+  static void gradient(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
+                       const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
+    using engine = form::engine_of<Form, form::memory_of<Mask>>;
+    using Kernel = kernel_of<Tuning>;
+    const complaint wrong = run_gradient_checked(backend, engine::of(form), engine::carries_states,
+                                                 gradient_policies<Kernel, T>(mask, norm), in, kept, dy, to);
+    if (!wrong.empty()) raise(wrong);
+  }
+
+  template <class Tuning, class Form, class T>
+  static std::size_t gradient_workspace_bytes(const cpu& backend, const Form& form, const inputs<T>& in,
+                                              const tensor_view<const T>& y_like) {
+    using engine = form::engine_of<Form, form::memory::gaps>;
+    return plan_gradient<kernel_of<Tuning>>(backend, engine::of(form), in, geometry_of(in, y_like), 0).bytes();
+  }
+};
+
+}  // namespace detail::inline BILA_UNIT::inline BILA_DEVICES
+
+}  // namespace bila::inline v0_1
