@@ -1,27 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU's door: the same words as the CPU's, with a stream in front.
+// attend on a GPU: the checks, then the kernels of a call.
 #pragma once
 
 #include <bila/backend/cuda/plan.hpp>
 #include <bila/call/checks.hpp>
+#include <bila/form/automatic.hpp>
+#include <bila/form/engine.hpp>
 #include <bila/form/recurrent.hpp>
 
-#include <stdexcept>
-
 namespace bila::inline v0_1 {
-
-inline namespace BILA_UNIT {
-
-/// What CUDA itself refuses is no fault of an argument.
-[[noreturn]] inline void raise_failure(const complaint& words) {
-#if BILA_EXCEPTIONS
-  throw std::runtime_error("bila: " + words);
-#else
-  hand_to_handler(words);
-#endif
-}
-
-}  // namespace BILA_UNIT
 
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
@@ -93,7 +80,8 @@ inline complaint check_workspace(const on& backend, std::size_t needed) {
 /// All that can be wrong with a call, but for the numbers in its tensors, which are the device's.
 template <class Tiles, class Form, class Mask, class Norm, class T>
 complaint check_call(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
-  const auto rules = bila::detail::rules_of<Form>(gapped<Mask>, Norm::uses_row_sum, in.direction);
+  const bila::detail::state_rules rules{form::engine_of<Form, form::memory_of<Mask>>::carries_states, gapped<Mask>, Norm::uses_row_sum,
+                                        in.direction};
   complaint wrong = bila::detail::check_itself(form);
   if (wrong.empty()) wrong = bila::detail::check_itself(norm);
   if (only_states(out)) return "y is missing: on a GPU there is no call for states alone";
@@ -230,65 +218,5 @@ void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask
 
 }  // namespace BILA_CUDA_ARCHITECTURES
 }  // namespace cuda::detail
-
-inline namespace BILA_UNIT {
-inline namespace BILA_CUDA_ARCHITECTURES {
-
-/// Bytes of device memory that `attend` with these arguments needs as `on.workspace`. Throws what the call would throw.
-template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
-std::size_t workspace_bytes(const cuda::on&, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
-                            const outputs<T>& out) {
-  if (const complaint wrong = cuda::detail::check_call<Tiles>(form, mask, norm, in, out); !wrong.empty()) raise(wrong);
-  cuda::detail::workspace counter;
-  cuda::detail::run<Tiles>(nullptr, counter, form, mask, norm, in, out);
-  return counter.bytes();
-}
-
-template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
-std::size_t workspace_bytes(const cuda::on& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
-                            const tensor_view<T>& y) {
-  return workspace_bytes<Tiles>(backend, form, mask, norm, in, outputs<T>{y});
-}
-
-/// Bidirectional linear attention on a GPU: y = norm((q k^T) o M) v, computed in the given form, put on a stream.
-///
-///     [N_i, Z_i] = sum_j scale (q_i . k_j) M_ij [v_j, 1],   y_i = N_i / n(Z_i)
-///
-/// As on the CPU (see `inputs` and `outputs`), with these differences. T is float, bila::bf16 or bila::f16; head sizes up to 256.
-/// All tensors, gates and states lie in device memory; offsets and lengths are the host's and are copied before the call returns.
-/// The numbers of the gates are not looked at: one above 0 counts as 0. A mask is any trivially copyable type whose log_forward and
-/// log_backward a device may call. In f16 a weighted score, and an initial state's number, must fit f16. Chunks, which different
-/// blocks of threads walk through, are rounded up to multiples of 128 tokens, 2048 at most; `automatic` and `chunkwise{}` take
-/// 2048. Products of 16-bit numbers are summed in float, a weighted score having been rounded to T, of which the row sums are sums
-/// too; float goes through three tf32 products each. Nothing is allocated, nothing waits, and a CUDA graph may capture the call.
-/// The same bits every time, and in every place of a batch. Throws std::invalid_argument naming the argument, the place and the
-/// value, before anything is launched, and std::runtime_error with CUDA's words. Source: LION (arXiv 2502.16249).
-template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
-void attend(const cuda::on& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
-            const outputs<T>& out) {
-  static_assert(storage<T> && !std::is_same_v<T, double>,
-                "bila::attend: on a GPU q, k, v and y are float, bila::bf16 or bila::f16");
-  static_assert(gapped<Mask>, "bila::attend: on a GPU a mask must offer gaps (see bila/mask/concepts.hpp)");
-  static_assert(normaliser<Norm>, "bila::attend: this type is no norm (see bila/norm/none.hpp)");
-  if constexpr (gapped<Mask> && normaliser<Norm>) {
-    const std::size_t needed = workspace_bytes<Tiles>(backend, form, mask, norm, in, out);
-    if (const complaint wrong = cuda::detail::check_workspace(backend, needed); !wrong.empty()) raise(wrong);
-    if (const complaint wrong = cuda::detail::check_device(); !wrong.empty()) raise_failure(wrong);
-    cuda::detail::workspace memory(backend.workspace.data());
-    cuda::detail::launcher launch(backend.stream);
-    cuda::detail::run<Tiles>(&launch, memory, form, mask, norm, in, out);
-    if (!launch.wrong().empty()) raise_failure(launch.wrong());
-  }
-}
-
-/// The same when y is all that is wanted.
-template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
-void attend(const cuda::on& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
-            const tensor_view<T>& y) {
-  attend<Tiles>(backend, form, mask, norm, in, outputs<T>{y});
-}
-
-}  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace BILA_UNIT
 
 }  // namespace bila::inline v0_1

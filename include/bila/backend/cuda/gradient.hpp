@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU's door for the way back. With dN_i, dZ_i what passes the norm, the gradient is three masked products (math 4.3):
+// gradient on a GPU. With dN_i, dZ_i what passes the norm, the gradient is three masked products (math 4.3):
 //
 //     dq = op([dN, dZ], [v, 1], k; f, b)    dk = op([v, 1], [dN, dZ], q; b, f)    dv = op(k, q, dN; b, f)
 //
@@ -18,7 +18,8 @@ inline namespace BILA_CUDA_ARCHITECTURES {
 template <class Tiles, class Form, class Mask, class Norm, class T>
 complaint check_gradient(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const saved<T>& kept,
                          const output_gradients<T>& dy, const gradients<T>& to) {
-  const auto rules = bila::detail::rules_of<Form>(gapped<Mask>, Norm::uses_row_sum, in.direction);
+  const bila::detail::state_rules rules{form::engine_of<Form, form::memory_of<Mask>>::carries_states, gapped<Mask>, Norm::uses_row_sum,
+                                        in.direction};
   const geometry size = geometry_of(in, kept.y);
   complaint wrong = bila::detail::check_itself(form);
   if (wrong.empty()) wrong = bila::detail::check_itself(norm);
@@ -252,45 +253,5 @@ void run_gradient(launcher* launch, workspace& memory, const Form& form, const M
 
 }  // namespace BILA_CUDA_ARCHITECTURES
 }  // namespace cuda::detail
-
-inline namespace BILA_UNIT {
-inline namespace BILA_CUDA_ARCHITECTURES {
-
-/// Bytes of device memory that `gradient` with these arguments needs as `on.workspace`. Throws what the call would throw.
-template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
-std::size_t gradient_workspace_bytes(const cuda::on&, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
-                                     const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
-  if (const complaint wrong = cuda::detail::check_gradient<Tiles>(form, mask, norm, in, kept, dy, to); !wrong.empty()) raise(wrong);
-  cuda::detail::workspace counter;
-  cuda::detail::run_gradient<Tiles>(nullptr, counter, form, mask, norm, in, kept, dy, to);
-  return counter.bytes();
-}
-
-/// The gradient of a loss by everything that `attend` read, from its gradient dy by y (and by final states), put on a stream.
-///
-/// As on the CPU (see `gradients`), where `attend` on a GPU differs this differs alike; gradients.scale and gradients.diagonal lie
-/// in device memory. The recurrent form's gradient is the chunkwise one. f16: dy / n(Z) is kept in f16, so the loss wants a scale
-/// that keeps it above 6e-5. No atomics: the same bits every time. Throws as `attend`. Source: the transposed masked form of LION
-/// (arXiv 2502.16249); gate gradients as in Mamba-2 (arXiv 2405.21060), local to a chunk.
-template <class Tiles = cuda::tuned, class Form, class Mask, class Norm, class T>
-void gradient(const cuda::on& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
-              const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
-  static_assert(storage<T> && !std::is_same_v<T, double>,
-                "bila::gradient: on a GPU q, k, v and y are float, bila::bf16 or bila::f16");
-  static_assert(gapped<Mask>, "bila::gradient: on a GPU a mask must offer gaps (see bila/mask/concepts.hpp)");
-  static_assert(differentiable_normaliser<Norm>, "bila::gradient: this norm has no slope() (see bila/norm/none.hpp)");
-  if constexpr (gapped<Mask> && differentiable_normaliser<Norm>) {
-    const std::size_t needed = gradient_workspace_bytes<Tiles>(backend, form, mask, norm, in, kept, dy, to);
-    if (const complaint wrong = cuda::detail::check_workspace(backend, needed); !wrong.empty()) raise(wrong);
-    if (const complaint wrong = cuda::detail::check_device(); !wrong.empty()) raise_failure(wrong);
-    cuda::detail::workspace memory(backend.workspace.data());
-    cuda::detail::launcher launch(backend.stream);
-    cuda::detail::run_gradient<Tiles>(&launch, memory, form, mask, norm, in, kept, dy, to);
-    if (!launch.wrong().empty()) raise_failure(launch.wrong());
-  }
-}
-
-}  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace BILA_UNIT
 
 }  // namespace bila::inline v0_1

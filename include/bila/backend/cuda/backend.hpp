@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPU behind the calls of attend.hpp.
+#pragma once
+
+#include <bila/backend/cuda/attend.hpp>
+#include <bila/backend/cuda/gradient.hpp>
+#include <bila/call/backend.hpp>
+
+#include <stdexcept>
+#include <type_traits>
+
+namespace bila::inline v0_1 {
+
+namespace cuda::detail {
+inline namespace BILA_CUDA_ARCHITECTURES {
+
+/// Not a specialisation itself: from the members of one, nvcc 13 misreads the pragmas of the kernels that they launch.
+struct calls {
+  template <class Tuning>
+  using tiles_of = std::conditional_t<std::is_void_v<Tuning>, cuda::tuned, Tuning>;
+
+  template <class Form, class Mask, class T>
+  static consteval bool accepts() {
+    static_assert(!std::is_same_v<T, double>, "bila: on a GPU q, k, v and y are float, bila::bf16 or bila::f16");
+    static_assert(gapped<Mask>, "bila: on a GPU a mask must offer gaps (see bila/mask/concepts.hpp)");
+    return !std::is_same_v<T, double> && gapped<Mask>;
+  }
+
+  template <class Tuning, class... Arguments>
+  static std::size_t workspace_bytes(const cuda::on&, const Arguments&... arguments) {
+    if (const complaint wrong = check_call<tiles_of<Tuning>>(arguments...); !wrong.empty()) raise(wrong);
+    workspace counter;
+    run<tiles_of<Tuning>>(nullptr, counter, arguments...);
+    return counter.bytes();
+  }
+
+  template <class Tuning, class... Arguments>
+  static void attend(const cuda::on& backend, const Arguments&... arguments) {
+    launch_checked(backend, workspace_bytes<Tuning>(backend, arguments...), [&](auto& launch, auto& memory) {
+      run<tiles_of<Tuning>>(&launch, memory, arguments...);
+    });
+  }
+
+  template <class Tuning, class... Arguments>
+  static std::size_t gradient_workspace_bytes(const cuda::on&, const Arguments&... arguments) {
+    if (const complaint wrong = check_gradient<tiles_of<Tuning>>(arguments...); !wrong.empty()) raise(wrong);
+    workspace counter;
+    run_gradient<tiles_of<Tuning>>(nullptr, counter, arguments...);
+    return counter.bytes();
+  }
+
+  template <class Tuning, class... Arguments>
+  static void gradient(const cuda::on& backend, const Arguments&... arguments) {
+    launch_checked(backend, gradient_workspace_bytes<Tuning>(backend, arguments...), [&](auto& launch, auto& memory) {
+      run_gradient<tiles_of<Tuning>>(&launch, memory, arguments...);
+    });
+  }
+
+ private:
+  template <class Run>
+  static void launch_checked(const cuda::on& backend, std::size_t needed, const Run& run) {
+    if (const complaint wrong = check_workspace(backend, needed); !wrong.empty()) raise(wrong);
+    if (const complaint wrong = check_device(); !wrong.empty()) raise<std::runtime_error>(wrong);
+    workspace memory(backend.workspace.data());
+    launcher launch(backend.stream);
+    run(launch, memory);
+    if (!launch.wrong().empty()) raise<std::runtime_error>(launch.wrong());
+  }
+};
+
+}  // namespace BILA_CUDA_ARCHITECTURES
+}  // namespace cuda::detail
+
+template <>
+struct detail::backend_of<cuda::on> : cuda::detail::calls {};
+
+}  // namespace bila::inline v0_1
