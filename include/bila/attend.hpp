@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of the library, for every backend: attend, its gradient, and the memory that they need. bila.hpp brings the CPU, cuda.hpp
-// the GPU.
+// The calls of the library, for every backend: attend, its gradient, and the memory that they need. bila.hpp brings the CPU,
+// cuda.hpp the GPU.
 #pragma once
 
 #include <bila/call/backend.hpp>
@@ -26,9 +26,11 @@ namespace detail::inline BILA_UNIT::inline BILA_DEVICES {
 template <class Backend, class Form, class Mask, class Norm, class T>
 consteval bool compiles() {
   if constexpr (!backend<Backend>) {
-    static_assert(backend<Backend>, "bila: the first argument is no backend: give a bila::cpu, or include bila/cuda.hpp for bila::cuda::on");
+    static_assert(backend<Backend>,
+                  "bila: the first argument is no backend: give a bila::cpu, or include bila/cuda.hpp for bila::cuda::on");
   } else if constexpr (!form::any<Form>) {
-    static_assert(form::any<Form>, "bila: this type is no form: give form::full, form::recurrent, form::chunkwise or form::automatic");
+    static_assert(form::any<Form>,
+                  "bila: this type is no form: give form::full, form::recurrent, form::chunkwise or form::automatic");
   } else if constexpr (!pairwise<Mask> && !gapped<Mask>) {
     static_assert(gapped<Mask>, "bila: this type is no mask, it offers neither weight() nor gaps (see bila/mask/concepts.hpp)");
   } else if constexpr (!form::has_engine<Form, form::memory_of<Mask>>) {

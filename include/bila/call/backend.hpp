@@ -14,6 +14,8 @@ template <class Backend>
 struct backend_of;
 
 template <class Backend>
-concept backend = requires { sizeof(backend_of<Backend>); };
+concept backend = requires {
+  sizeof(backend_of<Backend>);
+};
 
 }  // namespace bila::inline v0_1::detail::inline BILA_UNIT::inline BILA_DEVICES

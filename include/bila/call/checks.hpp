@@ -49,6 +49,13 @@ complaint check_gates_apart(named_tensors outputs, const Mask& mask) {
   return wrong;
 }
 
+/// Where a state in 16 bits is not taken.
+template <class T>
+complaint check_state_storage(const char* name, const state<T>& x) {
+  if (x.stored == state_storage::computed) return {};
+  return sentence(name, " is stored in 16 bits, here a state is float");
+}
+
 /// What decides whether a state has a meaning in a call.
 struct state_rules {
   bool form_carries, mask_has_gaps, norm_uses_row_sum;

@@ -71,11 +71,11 @@ std::array<named_tensor, 13> written_to(const gradients<T>& to) {
            {"gradients.log_decay", footprint(to.log_decay)},
            {"gradients.log_forward", footprint(to.log_forward)},
            {"gradients.log_backward", footprint(to.log_backward)},
-           {"gradients.initial_forward.S", footprint(to.initial_forward.S)},
-           {"gradients.initial_forward.z", footprint(to.initial_forward.z)},
+           {"gradients.initial_forward.S", footprint(to.initial_forward.S, to.initial_forward.bytes())},
+           {"gradients.initial_forward.z", footprint(to.initial_forward.z, to.initial_forward.bytes())},
            {"gradients.initial_forward.log_decay", footprint(to.initial_forward.log_decay)},
-           {"gradients.initial_backward.S", footprint(to.initial_backward.S)},
-           {"gradients.initial_backward.z", footprint(to.initial_backward.z)},
+           {"gradients.initial_backward.S", footprint(to.initial_backward.S, to.initial_backward.bytes())},
+           {"gradients.initial_backward.z", footprint(to.initial_backward.z, to.initial_backward.bytes())},
            {"gradients.initial_backward.log_decay", footprint(to.initial_backward.log_decay)},
            {"gradients.weights", footprint(to.weights)}}};
 }
@@ -108,6 +108,10 @@ BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const i
            check_extents("gradients.log_forward", to.log_forward, tokens),
            check_extents("gradients.log_backward", to.log_backward, tokens),
            check_extents("gradients.weights", to.weights, {size.B, size.H, size.L, size.L}),
+           check_state_storage("final_forward's gradient", dy.final_forward),
+           check_state_storage("final_backward's gradient", dy.final_backward),
+           check_state_storage("gradients.initial_forward", to.initial_forward),
+           check_state_storage("gradients.initial_backward", to.initial_backward),
            check_state("final_forward's gradient", dy.final_forward, sequences, size),
            check_state("final_backward's gradient", dy.final_backward, sequences, size),
            check_state("gradients.initial_forward", to.initial_forward, sequences, size),
@@ -121,10 +125,10 @@ BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const i
     if (!words.empty()) return words;
   const named_tensor read[] = {{"y", footprint(kept.y)}, {"row_sum", footprint(kept.row_sum)}, {"dy", footprint(dy.y)}};
   const auto &f = dy.final_forward, &b = dy.final_backward;
-  const named_tensor final[] = {{"the gradient of final_forward.S", footprint(f.S), "gradients.initial_forward.S"},
-                                {"the gradient of final_forward.z", footprint(f.z), "gradients.initial_forward.z"},
-                                {"the gradient of final_backward.S", footprint(b.S), "gradients.initial_backward.S"},
-                                {"the gradient of final_backward.z", footprint(b.z), "gradients.initial_backward.z"}};
+  const named_tensor final[] = {{"the gradient of final_forward.S", footprint(f.S, f.bytes()), "gradients.initial_forward.S"},
+                                {"the gradient of final_forward.z", footprint(f.z, f.bytes()), "gradients.initial_forward.z"},
+                                {"the gradient of final_backward.S", footprint(b.S, b.bytes()), "gradients.initial_backward.S"},
+                                {"the gradient of final_backward.z", footprint(b.z, b.bytes()), "gradients.initial_backward.z"}};
   const auto written = written_to(to);
   const auto inputs_read = read_by(in);
   const auto initial = initial_states_of(in);

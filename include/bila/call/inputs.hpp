@@ -245,10 +245,10 @@ template <class T>
 std::array<named_tensor, 6> written_to(const outputs<T>& out) {
   return {{{"y", footprint(out.y)},
            {"row_sum", footprint(out.row_sum)},
-           {"final_forward.S", footprint(out.final_forward.S)},
-           {"final_forward.z", footprint(out.final_forward.z)},
-           {"final_backward.S", footprint(out.final_backward.S)},
-           {"final_backward.z", footprint(out.final_backward.z)}}};
+           {"final_forward.S", footprint(out.final_forward.S, out.final_forward.bytes())},
+           {"final_forward.z", footprint(out.final_forward.z, out.final_forward.bytes())},
+           {"final_backward.S", footprint(out.final_backward.S, out.final_backward.bytes())},
+           {"final_backward.z", footprint(out.final_backward.z, out.final_backward.bytes())}}};
 }
 
 template <class T>
@@ -260,11 +260,11 @@ std::array<named_tensor, 3> read_by(const inputs<T>& in) {
 template <class T>
 std::array<named_tensor, 6> initial_states_of(const inputs<T>& in) {
   const auto &f = in.initial_forward, &b = in.initial_backward;
-  return {{{"initial_forward.S", footprint(f.S), "final_forward.S"},
-           {"initial_forward.z", footprint(f.z), "final_forward.z"},
+  return {{{"initial_forward.S", footprint(f.S, f.bytes()), "final_forward.S"},
+           {"initial_forward.z", footprint(f.z, f.bytes()), "final_forward.z"},
            {"initial_forward.log_decay", footprint(f.log_decay)},
-           {"initial_backward.S", footprint(b.S), "final_backward.S"},
-           {"initial_backward.z", footprint(b.z), "final_backward.z"},
+           {"initial_backward.S", footprint(b.S, b.bytes()), "final_backward.S"},
+           {"initial_backward.z", footprint(b.z, b.bytes()), "final_backward.z"},
            {"initial_backward.log_decay", footprint(b.log_decay)}}};
 }
 

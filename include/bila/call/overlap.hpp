@@ -27,10 +27,10 @@ struct footprint {
   footprint() = default;
 
   template <class T>
-  explicit footprint(const tensor_view<T>& x)
+  explicit footprint(const tensor_view<T>& x, std::size_t bytes_of_a_number = sizeof(T))
       : data(static_cast<index_t>(reinterpret_cast<std::uintptr_t>(x.data))),
         extents(x.extents),
-        size(static_cast<index_t>(sizeof(T))) {
+        size(static_cast<index_t>(bytes_of_a_number)) {
     for (std::size_t axis = 0; axis < 4; ++axis) strides[axis] = extents[axis] > 1 ? x.strides[axis] * size : 0;
     if (x.data == nullptr) extents = {};
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a form can compute, said at compile time. A mask keeps the past in one kind of memory; a form has an engine for each kind that
-// it can compute, and the entry point picks it. A pair without an engine does not compile.
+// What a form can compute, said at compile time. A mask keeps the past in one kind of memory; a form has an engine for each kind
+// that it can compute, and the entry point picks it. A pair without an engine does not compile.
 #pragma once
 
 #include <bila/config.hpp>

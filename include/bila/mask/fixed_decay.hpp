@@ -58,6 +58,7 @@ struct fixed_decay<Number*> {
 };
 
 template <class Number>
-requires std::is_arithmetic_v<Number> fixed_decay(Number) -> fixed_decay<Number*>;
+requires std::is_arithmetic_v<Number> fixed_decay(Number)
+->fixed_decay<Number*>;
 
 }  // namespace bila::inline v0_1::mask

@@ -15,7 +15,9 @@
 #include <bila/view/number.hpp>
 
 #include <algorithm>
+#include <initializer_list>
 #include <string>
+#include <type_traits>
 
 namespace bila::inline v0_1 {
 
@@ -52,6 +54,24 @@ BILA_NOINLINE std::size_t meeting_bytes(const Form& form, form::head_size larges
   return counter.used();
 }
 
+/// Memory in which a task keeps copies of states that are stored in 16 bits.
+template <class Kernel, class Real>
+BILA_NOINLINE std::size_t bytes_of_copies(const geometry& size, std::initializer_list<state_storage> states) {
+  kernel::arena counter;
+  for (const state_storage stored : states)
+    if (stored != state_storage::computed) {
+      counter.padded<Kernel, Real>(size.Dk, size.Dv);
+      counter.padded<Kernel, Real>(size.Dk, 1);
+    }
+  return counter.used();
+}
+
+template <class Kernel, class T>
+std::size_t bytes_of_copies(const geometry& size, const inputs<T>& in, const outputs<T>& out) {
+  return bytes_of_copies<Kernel, real_of<T>>(
+      size, {in.initial_forward.stored, in.initial_backward.stored, out.final_forward.stored, out.final_backward.stored});
+}
+
 /// Of a call without y.
 template <class Kernel, class T>
 BILA_NOINLINE schedule plan_states(const cpu& backend, const inputs<T>& in, const outputs<T>& out) {
@@ -61,7 +81,7 @@ BILA_NOINLINE schedule plan_states(const cpu& backend, const inputs<T>& in, cons
   s.workers = std::clamp<index_t>(s.tasks, 1, threads_for(backend, size));
   kernel::arena counter;
   form::only_states::scratch<Kernel, real_of<T>>(counter, {size.L, size.Dk, size.Dv});
-  s.bytes_per_slot = counter.used();
+  s.bytes_per_slot = counter.used() + bytes_of_copies<Kernel>(size, in, out);
   return s;
 }
 
@@ -86,7 +106,7 @@ BILA_NOINLINE schedule plan(const cpu& backend, const Form& form, const inputs<T
   s.workers = std::clamp<index_t>(s.tasks, 1, threads);
   kernel::arena counter;
   form.template plan<Kernel, T>(counter, largest);
-  s.bytes_per_slot = counter.used();
+  s.bytes_per_slot = counter.used() + bytes_of_copies<Kernel>(size, in, out);
   s.meeting_bytes = meeting_bytes<Kernel, Form, T>(form, largest);
   if (s.halves == 2)
     s.shared_bytes = static_cast<std::size_t>(heads * s.shares) * s.meeting_bytes;
@@ -206,6 +226,60 @@ BILA_NOINLINE form::head_state<Real> head_state_of(const state<Real>& x, index_t
   return part;
 }
 
+/// Calls use(a, b) with the numbers of head h of a state in 16 bits, as rows of their type, and those of its copy in Real.
+template <class Real, class Copy, class Use>
+void with_16_bits(const state<Real>& x, index_t sequence, index_t h, const form::head_state<Copy>& copy, const Use& use) {
+  const auto pass = [&](auto number) {
+    using T = std::conditional_t<std::is_const_v<Real>, const decltype(number), decltype(number)>;
+    const auto part = [&](const tensor_view<Real>& from, const rows<Copy>& to) {
+      if (from.data != nullptr)
+        use(head_rows(tensor_view<T>{reinterpret_cast<T*>(from.data), from.extents, from.strides}, sequence, h, 0, from.length()),
+            to);
+    };
+    part(x.S, copy.S);
+    part(x.z, copy.z);
+  };
+  x.stored == state_storage::bf16 ? pass(bf16{}) : pass(f16{});
+}
+
+/// The same part as forms take it: of a state in 16 bits a copy, widened where it is read.
+template <class Kernel, class Real>
+BILA_NOINLINE form::head_state<Real> head_state_in(kernel::arena& memory, const state<Real>& x, index_t sequence, index_t h) {
+  using Number = std::remove_const_t<Real>;
+  if (x.stored == state_storage::computed) return head_state_of(x, sequence, h);
+  form::head_state<Number> copy;
+  const auto make_room = [&](const tensor_view<Real>& from, rows<Number>& to) {
+    if (from.data == nullptr) return;
+    const kernel::tile<Number> room = memory.padded<Kernel, Number>(from.length(), from.features());
+    to = {room.data, room.rows, room.columns, room.stride, 1};
+  };
+  make_room(x.S, copy.S);
+  make_room(x.z, copy.z);
+  form::head_state<Real> part{copy.S, copy.z};
+  if constexpr (std::is_const_v<Real>) {
+    if constexpr (std::is_same_v<Number, float>)
+      with_16_bits(x, sequence, h, copy, [](const auto& from, const auto& to) {
+        for (index_t c = 0; c < to.count; ++c)
+          for (index_t d = 0; d < to.width; ++d) to(c, d) = static_cast<float>(from(c, d));
+      });
+    if (x.log_decay.data != nullptr) part.decay = std::exp((std::min)(0.0, static_cast<double>(x.log_decay(sequence, h, 0, 0))));
+  }
+  return part;
+}
+
+/// Rounds what a form wrote to such a copy.
+template <class Real>
+BILA_NOINLINE void round_to_16_bits(const state<Real>& x, index_t sequence, index_t h, const form::head_state<Real>& copy,
+                                    bool row_sums) {
+  if (x.stored == state_storage::computed) return;
+  if constexpr (std::is_same_v<Real, float>)
+    with_16_bits(x, sequence, h, copy, [&](const auto& to, const auto& from) {
+      if (!row_sums && from.data == copy.z.data) return;
+      for (index_t c = 0; c < from.count; ++c)
+        for (index_t d = 0; d < from.width; ++d) to(c, d) = std::remove_cvref_t<decltype(to(0, 0))>(from(c, d));
+    });
+}
+
 /// A state passes an empty sequence as it is; its row sums only if the norm uses them.
 template <class Real>
 BILA_NOINLINE void pass_on(const form::head_state<const Real>& from, const form::head_state<Real>& to, bool row_sums) {
@@ -228,9 +302,9 @@ rows<T> rows_of(const tensor_view<T>& x, const geometry& size, index_t b, index_
 inline index_t gates_of(const form::mask_view& mask, const geometry& size) { return mask.heads == 0 ? size.H : mask.heads; }
 
 /// What a form reads of segment n of head h of batch row b, but for q; that and what it writes is still to be set.
-template <class T>
-BILA_NOINLINE form::head<T> head_of(index_t b, index_t h, index_t n, const form::mask_view& mask, const inputs<T>& in,
-                                    const geometry& size) {
+template <class Kernel, class T>
+BILA_NOINLINE form::head<T> head_of(kernel::arena& memory, index_t b, index_t h, index_t n, const form::mask_view& mask,
+                                    const inputs<T>& in, const geometry& size) {
   const segments pieces = segments_of(in, size);
   const segment queries = pieces(b, n), keys = keys_of(in, size, b, queries);
   const index_t sequence = b * pieces.count() + n;
@@ -241,8 +315,8 @@ BILA_NOINLINE form::head<T> head_of(index_t b, index_t h, index_t n, const form:
   head.scale = in.scale;
   head.diagonal = in.diagonal;
   head.direction = in.direction;
-  head.initial_forward = head_state_of(in.initial_forward, sequence, h);
-  head.initial_backward = head_state_of(in.initial_backward, sequence, h);
+  head.initial_forward = head_state_in<Kernel>(memory, in.initial_forward, sequence, h);
+  head.initial_backward = head_state_in<Kernel>(memory, in.initial_backward, sequence, h);
   return head;
 }
 
@@ -255,12 +329,12 @@ BILA_NOINLINE void run_task(index_t task, form::stage at, kernel::arena memory, 
   const index_t h = whole / s.shares / s.segments % out.y.heads(), b = whole / s.shares / s.segments / out.y.heads();
   const geometry size = geometry_of(in, out.y);
   const segment piece = segments_of(in, size)(b, n);
-  form::head<T> head = head_of(b, h, n, with.mask, in, size);
+  form::head<T> head = head_of<Kernel>(memory, b, h, n, with.mask, in, size);
   head.q = rows_of(in.q, size, b, h, piece);
   head.y = rows_of(out.y, size, b, h, piece);
   if (out.row_sum.data != nullptr) head.row_sum = rows_of(out.row_sum, size, b, h, piece);
-  head.final_forward = head_state_of(out.final_forward, b * s.segments + n, h);
-  head.final_backward = head_state_of(out.final_backward, b * s.segments + n, h);
+  head.final_forward = head_state_in<Kernel>(memory, out.final_forward, b * s.segments + n, h);
+  head.final_backward = head_state_in<Kernel>(memory, out.final_backward, b * s.segments + n, h);
   if (head.q.count > 0 || head.k.count > 0) {
     const form::share part{share, s.shares, at, half};
     if constexpr (meets<Kernel, Form, T>) {
@@ -274,6 +348,8 @@ BILA_NOINLINE void run_task(index_t task, form::stage at, kernel::arena memory, 
     pass_on(head.initial_forward, head.final_forward, with.norm.uses_row_sum);
     pass_on(head.initial_backward, head.final_backward, with.norm.uses_row_sum);
   }
+  round_to_16_bits(out.final_forward, b * s.segments + n, h, head.final_forward, with.norm.uses_row_sum);
+  round_to_16_bits(out.final_backward, b * s.segments + n, h, head.final_backward, with.norm.uses_row_sum);
   if (in.lengths.empty() || share != 0 || half != 0) return;
   for (index_t l = head.q.count; l < out.y.length(); ++l) {
     for (index_t d = 0; d < out.y.features(); ++d) out.y(b, h, l, d) = T(0);
@@ -287,12 +363,17 @@ BILA_NOINLINE void run_states_task(index_t task, kernel::arena memory, const sch
                                    const inputs<T>& in, const outputs<T>& out) {
   const geometry size = geometry_of(in, out);
   const index_t n = task % s.segments, h = task / s.segments % size.H, b = task / s.segments / size.H;
-  form::head<T> head = head_of(b, h, n, with.mask, in, size);
-  head.final_forward = head_state_of(out.final_forward, b * s.segments + n, h);
-  head.final_backward = head_state_of(out.final_backward, b * s.segments + n, h);
-  if (head.k.count > 0) return form::only_states::run<Kernel>(head, with.norm.uses_row_sum, memory);
-  pass_on(head.initial_forward, head.final_forward, with.norm.uses_row_sum);
-  pass_on(head.initial_backward, head.final_backward, with.norm.uses_row_sum);
+  form::head<T> head = head_of<Kernel>(memory, b, h, n, with.mask, in, size);
+  head.final_forward = head_state_in<Kernel>(memory, out.final_forward, b * s.segments + n, h);
+  head.final_backward = head_state_in<Kernel>(memory, out.final_backward, b * s.segments + n, h);
+  if (head.k.count > 0) {
+    form::only_states::run<Kernel>(head, with.norm.uses_row_sum, memory);
+  } else {
+    pass_on(head.initial_forward, head.final_forward, with.norm.uses_row_sum);
+    pass_on(head.initial_backward, head.final_backward, with.norm.uses_row_sum);
+  }
+  round_to_16_bits(out.final_forward, b * s.segments + n, h, head.final_forward, with.norm.uses_row_sum);
+  round_to_16_bits(out.final_backward, b * s.segments + n, h, head.final_backward, with.norm.uses_row_sum);
 }
 
 /// Checks a call, then runs it; or returns what is wrong with it.

@@ -95,7 +95,8 @@ BILA_NOINLINE schedule plan_gradient(const cpu& backend, const Form& form, const
   kernel::arena inside;
   form.gradient().template plan<Kernel, T>(inside, largest);
 
-  schedule s{segments_of(in, size).count(), 1, 0, 0, counter.used() + inside.used(), 0};
+  const std::size_t copies = bytes_of_copies<Kernel>(size, in, outputs<T>{});
+  schedule s{segments_of(in, size).count(), 1, 0, 0, counter.used() + inside.used() + copies, 0};
   s.tasks = size.B * size.H == 0 ? 0 : size.B * head_groups(in, gate_heads) * s.segments;
   s.workers = std::clamp<index_t>(s.tasks, 1, threads_for(backend, size));
   kernel::arena shared;
@@ -183,7 +184,8 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
       if (result.first) clear_tokens(to, b, h / sharing, c.in.offsets.empty() ? tokens.count : to.length());
       return result;
     };
-    form::head<T> head = head_of(b, h, n, c.with.mask, c.in, size);
+    kernel::arena inside = memory;  // each head starts over
+    form::head<T> head = head_of<Kernel>(inside, b, h, n, c.with.mask, c.in, size);
     head.q = rows_of(c.in.q, size, b, h, piece);
     form::head_gradient<T> g;
     g.y = rows_of(c.kept.y, size, b, h, piece);
@@ -209,7 +211,6 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
     }
 
     if (piece.count > 0 || keys.count > 0) {
-      kernel::arena inside = memory;  // each head starts over
       c.form.gradient().template run<Kernel>(head, g, c.with.norm, inside);
     } else {
       pass_on(g.final_forward, g.initial_forward, c.with.norm.uses_row_sum);
@@ -287,7 +288,8 @@ BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& for
     inputs<T> with_q = in;
     const index_t heads = in.q.heads() == 0 ? size.H : in.q.heads();  // what gradient_workspace_bytes counts by
     with_q.q = {&zero, {size.B, heads, size.L, size.Dk}, {}};
-    return run_gradient_checked(backend, form, carries_states, with, with_q, saved<T>{y, {&no_sum, {size.B, size.H, size.L, 1}, {}}},
+    return run_gradient_checked(backend, form, carries_states, with, with_q,
+                                saved<T>{y, {&no_sum, {size.B, size.H, size.L, 1}, {}}},
                                 output_gradients<T>{y, dy.final_forward, dy.final_backward}, to);
   }
   if (complaint wrong = check_gradient_call(backend, form, carries_states, with, in, kept, dy, to); !wrong.empty()) return wrong;

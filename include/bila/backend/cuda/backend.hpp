@@ -36,9 +36,8 @@ struct calls {
 
   template <class Tuning, class... Arguments>
   static void attend(const cuda::on& backend, const Arguments&... arguments) {
-    launch_checked(backend, workspace_bytes<Tuning>(backend, arguments...), [&](auto& launch, auto& memory) {
-      run<tiles_of<Tuning>>(&launch, memory, arguments...);
-    });
+    launch_checked(backend, workspace_bytes<Tuning>(backend, arguments...),
+                   [&](auto& launch, auto& memory) { run<tiles_of<Tuning>>(&launch, memory, arguments...); });
   }
 
   template <class Tuning, class... Arguments>
@@ -51,9 +50,8 @@ struct calls {
 
   template <class Tuning, class... Arguments>
   static void gradient(const cuda::on& backend, const Arguments&... arguments) {
-    launch_checked(backend, gradient_workspace_bytes<Tuning>(backend, arguments...), [&](auto& launch, auto& memory) {
-      run_gradient<tiles_of<Tuning>>(&launch, memory, arguments...);
-    });
+    launch_checked(backend, gradient_workspace_bytes<Tuning>(backend, arguments...),
+                   [&](auto& launch, auto& memory) { run_gradient<tiles_of<Tuning>>(&launch, memory, arguments...); });
   }
 
  private:
