@@ -51,12 +51,16 @@ inputs(tensor_view<T>, tensor_view<U>, tensor_view<V>) -> inputs<std::remove_con
 /// row_sum: [B, H, L, 1], the unscaled Z; all that a gradient needs saved besides y. A norm that uses no row sum, norm::none,
 /// leaves it as it is. final_forward is the state after each sequence's last token, final_backward the one at its first: what the
 /// next piece takes as its initial state.
+///
+/// add: y += result, each rounded once, for norms that use no row sum: sums of one-way calls, or of several scan orders, without a
+/// tensor in between. Padding stays as it is, and heads are not cut for threads.
 template <class T>
 struct outputs {
   tensor_view<T> y = {};  // [B, H, L, Dv]
   tensor_view<real_of<T>> row_sum = {};
   state<real_of<T>> final_forward = {};
   state<real_of<T>> final_backward = {};
+  bool add = false;
 };
 
 inline namespace BILA_UNIT {
@@ -291,6 +295,7 @@ complaint validate(const inputs<T>& in, const outputs<T>& out) {
     if (complaint wrong = detail::check_keys(in, size); !wrong.empty()) return wrong;
     if (complaint wrong = detail::check_options(in, size); !wrong.empty()) return wrong;
     if (out.row_sum.data != nullptr) return "row_sum is given, but without y no row is computed";
+    if (out.add) return "outputs.add is set, but there is no y to add to";
   } else if (complaint wrong = validate(in, out.y); !wrong.empty()) {
     return wrong;
   }

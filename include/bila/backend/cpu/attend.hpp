@@ -95,8 +95,9 @@ BILA_NOINLINE schedule plan(const cpu& backend, const Form& form, const inputs<T
 
   schedule s{segments_of(in, size).count(), 1, 0, 0, 0, 0};
   // Heads first. A head is cut only if some threads would be left idle: in two halves that meet, then in shares that repeat its
-  // scores. A final state may be the initial one's memory, so one share reads and writes it.
-  const bool enough = heads % threads == 0 || heads >= 4 * threads || out.final_forward.given() || out.final_backward.given();
+  // scores. A final state may be the initial one's memory, so one share reads and writes it; so are the rows that y is added to.
+  const bool enough =
+      heads % threads == 0 || heads >= 4 * threads || out.final_forward.given() || out.final_backward.given() || out.add;
   if (!enough) {
     if constexpr (meets<Kernel, Form, T>)
       if (in.direction == direction::both) s.halves = form.halves(largest);
@@ -106,6 +107,7 @@ BILA_NOINLINE schedule plan(const cpu& backend, const Form& form, const inputs<T
   s.workers = std::clamp<index_t>(s.tasks, 1, threads);
   kernel::arena counter;
   form.template plan<Kernel, T>(counter, largest);
+  if (out.add) counter.padded<Kernel, T>(largest.L, largest.Dv);
   s.bytes_per_slot = counter.used() + bytes_of_copies<Kernel>(size, in, out);
   s.meeting_bytes = meeting_bytes<Kernel, Form, T>(form, largest);
   if (s.halves == 2)
@@ -202,6 +204,8 @@ BILA_NOINLINE complaint check_call(const cpu& backend, const complaint& of_form,
   if (wrong.empty()) wrong = of_form;
   if (wrong.empty()) wrong = with.check_norm(with.norm.norm);
   if (wrong.empty()) wrong = validate(in, out);
+  if (wrong.empty() && out.add && with.norm.uses_row_sum)
+    wrong = "outputs.add is set, but the norm divides each row by its own sum";
   if (wrong.empty()) wrong = check_states(in, out, rules);
   if (wrong.empty()) wrong = check_state_decays(in);
   if (wrong.empty()) wrong = with.check_mask(with.mask.mask, in, geometry_of(in, out), written_to(out));
@@ -320,6 +324,12 @@ BILA_NOINLINE form::head<T> head_of(kernel::arena& memory, index_t b, index_t h,
   return head;
 }
 
+template <class T>
+BILA_NOINLINE void add_rows(const rows<T>& x, const rows<T>& to) {
+  for (index_t l = 0; l < x.count; ++l)
+    for (index_t d = 0; d < x.width; ++d) to(l, d) = T(real_of<T>(to(l, d)) + real_of<T>(x(l, d)));
+}
+
 /// One share of one segment of one head, or a half of it; `between` is for what halves pass on to each other.
 template <class Kernel, class Form, class T>
 BILA_NOINLINE void run_task(index_t task, form::stage at, kernel::arena memory, std::byte* between, const schedule& s,
@@ -331,7 +341,12 @@ BILA_NOINLINE void run_task(index_t task, form::stage at, kernel::arena memory, 
   const segment piece = segments_of(in, size)(b, n);
   form::head<T> head = head_of<Kernel>(memory, b, h, n, with.mask, in, size);
   head.q = rows_of(in.q, size, b, h, piece);
-  head.y = rows_of(out.y, size, b, h, piece);
+  const rows<T> y = rows_of(out.y, size, b, h, piece);
+  head.y = y;
+  if (out.add) {
+    const kernel::tile<T> sum = memory.padded<Kernel, T>(y.count, y.width);
+    head.y = {sum.data, sum.rows, sum.columns, sum.stride, 1};
+  }
   if (out.row_sum.data != nullptr) head.row_sum = rows_of(out.row_sum, size, b, h, piece);
   head.final_forward = head_state_in<Kernel>(memory, out.final_forward, b * s.segments + n, h);
   head.final_backward = head_state_in<Kernel>(memory, out.final_backward, b * s.segments + n, h);
@@ -350,6 +365,7 @@ BILA_NOINLINE void run_task(index_t task, form::stage at, kernel::arena memory, 
   }
   round_to_16_bits(out.final_forward, b * s.segments + n, h, head.final_forward, with.norm.uses_row_sum);
   round_to_16_bits(out.final_backward, b * s.segments + n, h, head.final_backward, with.norm.uses_row_sum);
+  if (out.add) return add_rows(head.y, y);
   if (in.lengths.empty() || share != 0 || half != 0) return;
   for (index_t l = head.q.count; l < out.y.length(); ++l) {
     for (index_t d = 0; d < out.y.features(); ++d) out.y(b, h, l, d) = T(0);
