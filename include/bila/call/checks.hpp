@@ -14,22 +14,33 @@ namespace bila::inline v0_1 {
 
 namespace detail::inline BILA_UNIT {
 
-/// Whether the mask has a meaning for keys that are not the queries' tokens, and the shapes of its parameters.
-template <class Mask, class T>
-BILA_NOINLINE complaint check_mask_shape(const Mask& mask, const inputs<T>& in, const geometry& size) {
-  if (is_cross(in, size)) {
-    const complaint what = size.Lk == size.L ? complaint("key_lengths is given, so keys are not the queries' tokens")
-                                             : sentence("k has length ", size.Lk, " but q has ", size.L);
-    const char* const why = !orders_tokens<Mask> ? nullptr : gapped<Mask> ? "a mask with decay" : "a pairwise mask";
-    if (why != nullptr) return sentence(what, ": ", why, " needs them equal");
-    if (in.direction != direction::both || !is_exactly(in.diagonal, 1) || !in.offsets.empty())
-      return sentence(what, ": direction, diagonal and offsets need them equal");
-  }
+/// Whether a mask has a meaning for keys that are not the queries' tokens.
+template <class T>
+BILA_NOINLINE complaint check_cross(bool orders_tokens, bool has_gaps, const inputs<T>& in, const geometry& size) {
+  if (!is_cross(in, size)) return {};
+  const complaint what = size.Lk == size.L ? complaint("key_lengths is given, so keys are not the queries' tokens")
+                                           : sentence("k has length ", size.Lk, " but q has ", size.L);
+  if (orders_tokens) return sentence(what, ": ", has_gaps ? "a mask with decay" : "a pairwise mask", " needs them equal");
+  if (in.direction != direction::both || !is_exactly(in.diagonal, 1) || !in.offsets.empty())
+    return sentence(what, ": direction, diagonal and offsets need them equal");
+  return {};
+}
+
+/// The shapes of a mask's parameters, for y of B, H and L.
+template <class Mask>
+BILA_NOINLINE complaint check_parameters(const Mask& mask, index_t B, index_t H, index_t L) {
   complaint wrong;
-  if constexpr (checks_itself<Mask>) wrong = mask.validate(size.B, size.H, size.L);
-  if (wrong.empty() && !makes_groups(heads_of(mask, size.H), size.H))
-    return sentence("the mask has ", heads_of(mask, size.H), " heads, which do not divide the ", size.H, " heads of y");
+  if constexpr (checks_itself<Mask>) wrong = mask.validate(B, H, L);
+  if (wrong.empty() && !makes_groups(heads_of(mask, H), H))
+    return sentence("the mask has ", heads_of(mask, H), " heads, which do not divide the ", H, " heads of y");
   return wrong;
+}
+
+/// Both.
+template <class Mask, class T>
+complaint check_mask_shape(const Mask& mask, const inputs<T>& in, const geometry& size) {
+  complaint wrong = check_cross(orders_tokens<Mask>, gapped<Mask>, in, size);
+  return wrong.empty() ? check_parameters(mask, size.B, size.H, size.L) : wrong;
 }
 
 /// A user's mask may leave the shape of its parameters unchecked.

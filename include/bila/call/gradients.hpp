@@ -138,27 +138,31 @@ BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const i
   return wrong;
 }
 
+/// What is wanted of a mask that is gapped or not, with a log decay of this shape, or null.
+template <class T>
+BILA_NOINLINE complaint check_wanted(const gradients<T>& to, bool is_gapped, const per_axis* log_decay) {
+  if (to.log_decay.data != nullptr && log_decay == nullptr)
+    return "gradients.log_decay is given, but this mask has no parameter of that name: ask for log_forward and log_backward";
+  if (to.log_decay.data != nullptr && to.log_decay.extents != *log_decay)
+    return sentence("gradients.log_decay has shape ", shape_in_words(to.log_decay), ", it must be ", numbers_in_words(*log_decay));
+  if (is_gapped && to.weights.data != nullptr)
+    return "gradients.weights is given, but this mask is made of gaps: ask for log_forward and log_backward";
+  if (!is_gapped && (to.log_forward.data != nullptr || to.log_backward.data != nullptr))
+    return "gradients.log_forward or log_backward is given, but this mask has no gaps";
+  return {};
+}
+
 /// What can be wrong with a call's mask, and with what is wanted of it, but for its numbers.
 template <class Mask, class T>
 BILA_NOINLINE complaint check_gradient_mask(const Mask& mask, const inputs<T>& in, const gradients<T>& to, const geometry& size) {
-  if (complaint wrong = check_mask_shape(mask, in, size); !wrong.empty()) return wrong;
-  if (to.log_decay.data != nullptr) {
-    if constexpr (has_log_decay<Mask, T>) {
-      const auto parameter = std::get<0>(mask.parameters());
-      if (to.log_decay.extents != parameter.extents)
-        return sentence("gradients.log_decay has shape ", shape_in_words(to.log_decay), ", it must be ", shape_in_words(parameter));
-    } else {
-      return sentence(
-          "gradients.log_decay is given, but this mask has no parameter of that name: ask for log_forward and log_backward");
-    }
+  complaint wrong = check_mask_shape(mask, in, size);
+  if constexpr (has_log_decay<Mask, T>) {
+    const per_axis shape = std::get<0>(mask.parameters()).extents;
+    if (wrong.empty()) wrong = check_wanted(to, gapped<Mask>, &shape);
+  } else {
+    if (wrong.empty()) wrong = check_wanted(to, gapped<Mask>, nullptr);
   }
-  if constexpr (gapped<Mask>)
-    if (to.weights.data != nullptr)
-      return sentence("gradients.weights is given, but this mask is made of gaps: ask for log_forward and log_backward");
-  if constexpr (!gapped<Mask>)
-    if (to.log_forward.data != nullptr || to.log_backward.data != nullptr)
-      return sentence("gradients.log_forward or log_backward is given, but this mask has no gaps");
-  return check_gates_apart(written_to(to), mask);
+  return wrong.empty() ? check_gates_apart(written_to(to), mask) : wrong;
 }
 
 }  // namespace detail::inline BILA_UNIT

@@ -5,7 +5,7 @@
 
 #include <bila/call/inputs.hpp>
 #include <bila/config.hpp>
-#include <bila/form/policies.hpp>
+#include <bila/form/views.hpp>
 #include <bila/kernel/arena.hpp>
 #include <bila/kernel/contract.hpp>
 #include <bila/view/number.hpp>
@@ -33,7 +33,7 @@ struct head {
   rows<const T> q, k, v;  // (L, Dk) (L, Dk) (L, Dv)
   rows<T> y;              // (L, Dv)
   rows<Real> row_sum;     // (L, 1), or without data
-  head_mask mask;
+  head_mask<real_of<T>> mask;
   double scale, diagonal;
   bila::direction direction;
   head_state<const Real> initial_forward, initial_backward;

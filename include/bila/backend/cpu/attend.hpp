@@ -9,7 +9,7 @@
 #include <bila/error.hpp>
 #include <bila/form/head.hpp>
 #include <bila/form/only_states.hpp>
-#include <bila/form/policies.hpp>
+#include <bila/form/views.hpp>
 #include <bila/mask/concepts.hpp>
 #include <bila/norm/none.hpp>
 #include <bila/view/number.hpp>
@@ -117,68 +117,36 @@ BILA_NOINLINE schedule plan(const cpu& backend, const Form& form, const inputs<T
   return s;
 }
 
-template <class Mask>
-BILA_NOINLINE complaint check_gap(const Mask& mask, const char* way, double log, index_t b, index_t h, index_t t) {
-  if (is_log_decay(log)) return {};
-  std::string place;
-  if constexpr (names_parameters<Mask>)
-    place = mask.parameter_of(*way == 'f' ? direction::forward : direction::backward, b, h, t);
-  else
-    place = sentence("mask.log_", way, "(b = ", b, ", h = ", h, ", t = ", t, ")");
-  return sentence(place, " = ", log, ", a log decay must be <= 0");
+/// How many heads a call's mask counts.
+template <class Real>
+index_t gates_of(const form::mask_view<Real>& mask, const geometry& size) {
+  return mask.heads == 0 ? size.H : mask.heads;
 }
 
 /// Every gap that will be read.
-template <class Mask, class T>
-complaint check_gaps(const Mask& mask, const inputs<T>& in, const geometry& size) {
-  if constexpr (gapped<Mask>) {
-    if constexpr (Mask::gaps == gap::none) return {};
-    const segments pieces = segments_of(in, size);
-    for (index_t b = 0; b < size.B; ++b)
-      for (index_t h = 0; h < heads_of(mask, size.H); ++h)
-        for (index_t n = 0; n < pieces.count(); ++n) {
-          const segment piece = pieces(b, n);
-          const index_t last = Mask::gaps == gap::per_head ? std::min<index_t>(piece.count, 2) : piece.count;
-          for (index_t t = piece.first + 1; t < piece.first + last; ++t) {
-            const double f = mask.log_forward(b, h, t), g = mask.log_backward(b, h, t);
-            if (is_log_decay(f) && is_log_decay(g)) continue;
-            complaint wrong = check_gap(mask, "forward", f, b, h, t);
-            return wrong.empty() ? check_gap(mask, "backward", g, b, h, t) : wrong;
-          }
+template <class Real, class T>
+BILA_NOINLINE complaint check_gaps(const form::mask_view<Real>& mask, const inputs<T>& in, const geometry& size) {
+  if (!mask.gapped || mask.gaps == gap::none) return {};
+  constexpr index_t at_once = 64;
+  double logs[2][at_once];
+  const segments pieces = segments_of(in, size);
+  for (index_t b = 0; b < size.B; ++b)
+    for (index_t h = 0; h < gates_of(mask, size); ++h)
+      for (index_t n = 0; n < pieces.count(); ++n) {
+        const segment piece = pieces(b, n);
+        const index_t last = piece.first + (mask.gaps == gap::per_head ? std::min<index_t>(piece.count, 2) : piece.count);
+        for (index_t first = piece.first + 1; first < last; first += at_once) {
+          const index_t count = (std::min)(at_once, last - first);
+          for (const direction way : {direction::forward, direction::backward})
+            mask.ask_log_decays(mask.mask, b, h, way, first, count, logs[way == direction::backward]);
+          for (index_t t = 0; t < count; ++t)
+            for (const direction way : {direction::forward, direction::backward})
+              if (const double log = logs[way == direction::backward][t]; !is_log_decay(log))
+                return sentence(mask.ask_place(mask.mask, way, b, h, first + t), " = ", log, ", a log decay must be <= 0");
         }
-  }
+      }
   return {};
 }
-
-/// A call's mask and norm, whatever their types: how forms see them, and what the norm says of itself.
-template <class Kernel, class T>
-struct policies {
-  template <class Mask, class Norm>
-  policies(const Mask& any_mask, const Norm& any_norm)
-      : mask(form::view_of_mask<Kernel>(any_mask)), norm(form::view_of_norm<Kernel, real_of<T>>(any_norm)) {
-    check_norm = [](const void* any) { return check_itself(*static_cast<const Norm*>(any)); };
-  }
-
-  form::mask_view mask;
-  form::norm_view<real_of<T>> norm;
-  complaint (*check_norm)(const void* norm);
-};
-
-/// The same, and what can be wrong with the mask in attend.
-template <class Kernel, class T>
-struct forward_policies : policies<Kernel, T> {
-  template <class Mask, class Norm>
-  forward_policies(const Mask& any_mask, const Norm& any_norm) : policies<Kernel, T>(any_mask, any_norm) {
-    check_mask = [](const void* any, const inputs<T>& in, const geometry& size, named_tensors written) {
-      const Mask& asked = *static_cast<const Mask*>(any);
-      complaint wrong = check_mask_shape(asked, in, size);
-      if (wrong.empty()) wrong = check_gates_apart(written, asked);  // before its values are looked at
-      return wrong.empty() ? check_gaps(asked, in, size) : wrong;
-    };
-  }
-
-  complaint (*check_mask)(const void* mask, const inputs<T>& in, const geometry& size, named_tensors written);
-};
 
 template <class T>
 BILA_NOINLINE complaint check_state_decay(const char* name, const state<T>& x) {
@@ -196,25 +164,36 @@ complaint check_state_decays(const inputs<T>& in) {
   return wrong.empty() ? check_state_decay("initial_backward", in.initial_backward) : wrong;
 }
 
+/// How a call sees its mask and its norm.
+template <class T>
+struct views {
+  form::mask_view<real_of<T>> mask;
+  form::norm_view<real_of<T>> norm;
+};
+
 /// All that can be wrong with a call, but for its workspace; `of_form` is what the form says of itself.
-template <class Kernel, class T>
-BILA_NOINLINE complaint check_call(const cpu& backend, const complaint& of_form, const state_rules& rules,
-                                   const forward_policies<Kernel, T>& with, const inputs<T>& in, const outputs<T>& out) {
+template <class T>
+BILA_NOINLINE complaint check_call(const cpu& backend, const complaint& of_form, const state_rules& rules, const views<T>& with,
+                                   const inputs<T>& in, const outputs<T>& out) {
   complaint wrong = validate(backend);
   if (wrong.empty()) wrong = of_form;
-  if (wrong.empty()) wrong = with.check_norm(with.norm.norm);
+  if (wrong.empty()) wrong = with.norm.ask_wrong(with.norm.norm);
   if (wrong.empty()) wrong = validate(in, out);
   if (wrong.empty() && out.add && with.norm.uses_row_sum)
     wrong = "outputs.add is set, but the norm divides each row by its own sum";
   if (wrong.empty()) wrong = check_states(in, out, rules);
   if (wrong.empty()) wrong = check_state_decays(in);
-  if (wrong.empty()) wrong = with.check_mask(with.mask.mask, in, geometry_of(in, out), written_to(out));
-  return wrong;
+  if (!wrong.empty()) return wrong;
+  const geometry size = geometry_of(in, out);
+  wrong = check_cross(with.mask.orders_tokens, with.mask.gapped, in, size);
+  if (wrong.empty()) wrong = with.mask.ask_wrong(with.mask.mask, size.B, size.H, size.L);
+  if (wrong.empty()) wrong = with.mask.ask_overlap(with.mask.mask, written_to(out));  // before its values are looked at
+  return wrong.empty() ? check_gaps(with.mask, in, size) : wrong;
 }
 
-template <class Kernel, class Form, class T>
-complaint check_call(const cpu& backend, const Form& form, bool carries_states, const forward_policies<Kernel, T>& with,
-                     const inputs<T>& in, const outputs<T>& out) {
+template <class Form, class T>
+complaint check_call(const cpu& backend, const Form& form, bool carries_states, const views<T>& with, const inputs<T>& in,
+                     const outputs<T>& out) {
   return check_call(backend, check_itself(form), {carries_states, with.mask.gapped, with.norm.uses_row_sum, in.direction}, with, in,
                     out);
 }
@@ -302,12 +281,9 @@ rows<T> rows_of(const tensor_view<T>& x, const geometry& size, index_t b, index_
   return head_rows(x, b, h / (size.H / x.heads()), piece.first, piece.count);
 }
 
-/// How many heads a call's mask counts.
-inline index_t gates_of(const form::mask_view& mask, const geometry& size) { return mask.heads == 0 ? size.H : mask.heads; }
-
 /// What a form reads of segment n of head h of batch row b, but for q; that and what it writes is still to be set.
 template <class Kernel, class T>
-BILA_NOINLINE form::head<T> head_of(kernel::arena& memory, index_t b, index_t h, index_t n, const form::mask_view& mask,
+BILA_NOINLINE form::head<T> head_of(kernel::arena& memory, index_t b, index_t h, index_t n, const form::mask_view<real_of<T>>& mask,
                                     const inputs<T>& in, const geometry& size) {
   const segments pieces = segments_of(in, size);
   const segment queries = pieces(b, n), keys = keys_of(in, size, b, queries);
@@ -333,7 +309,7 @@ BILA_NOINLINE void add_rows(const rows<T>& x, const rows<T>& to) {
 /// One share of one segment of one head, or a half of it; `between` is for what halves pass on to each other.
 template <class Kernel, class Form, class T>
 BILA_NOINLINE void run_task(index_t task, form::stage at, kernel::arena memory, std::byte* between, const schedule& s,
-                            const Form& form, const policies<Kernel, T>& with, const inputs<T>& in, const outputs<T>& out) {
+                            const Form& form, const views<T>& with, const inputs<T>& in, const outputs<T>& out) {
   const index_t half = task % s.halves, whole = task / s.halves;
   const index_t share = whole % s.shares, n = whole / s.shares % s.segments;
   const index_t h = whole / s.shares / s.segments % out.y.heads(), b = whole / s.shares / s.segments / out.y.heads();
@@ -375,8 +351,8 @@ BILA_NOINLINE void run_task(index_t task, form::stage at, kernel::arena memory, 
 
 /// The states of one segment of one head of a call without y.
 template <class Kernel, class T>
-BILA_NOINLINE void run_states_task(index_t task, kernel::arena memory, const schedule& s, const policies<Kernel, T>& with,
-                                   const inputs<T>& in, const outputs<T>& out) {
+BILA_NOINLINE void run_states_task(index_t task, kernel::arena memory, const schedule& s, const views<T>& with, const inputs<T>& in,
+                                   const outputs<T>& out) {
   const geometry size = geometry_of(in, out);
   const index_t n = task % s.segments, h = task / s.segments % size.H, b = task / s.segments / size.H;
   form::head<T> head = head_of<Kernel>(memory, b, h, n, with.mask, in, size);
@@ -394,8 +370,8 @@ BILA_NOINLINE void run_states_task(index_t task, kernel::arena memory, const sch
 
 /// Checks a call, then runs it; or returns what is wrong with it.
 template <class Kernel, class Form, class T>
-BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, bool carries_states,
-                                    const forward_policies<Kernel, T>& with, const inputs<T>& in, const outputs<T>& out) {
+BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, bool carries_states, const views<T>& with,
+                                    const inputs<T>& in, const outputs<T>& out) {
   if (complaint wrong = check_call(backend, form, carries_states, with, in, out); !wrong.empty()) return wrong;
   const schedule s = plan<Kernel>(backend, form, in, out);
   if (complaint wrong = check_workspace(backend, s); !wrong.empty()) return wrong;

@@ -18,6 +18,11 @@ struct backend_of<cpu> {
   template <class Tuning>
   using kernel_of = typename kernel::chosen<Tuning>::type;
 
+  template <class Kernel, class T, class Mask, class Norm>
+  static views<T> views_of(const Mask& mask, const Norm& norm) {
+    return {form::view_of_mask<Kernel, real_of<T>>(mask), form::view_of_norm<Kernel, real_of<T>>(norm)};
+  }
+
   template <class Form, class Mask, class T>
   static consteval bool accepts() {
     return true;
@@ -29,7 +34,7 @@ struct backend_of<cpu> {
     using engine = form::engine_of<Form, form::memory_of<Mask>>;
     using Kernel = kernel_of<Tuning>;
     const complaint wrong =
-        run_checked(backend, engine::of(form), engine::carries_states, forward_policies<Kernel, T>(mask, norm), in, out);
+        run_checked<Kernel>(backend, engine::of(form), engine::carries_states, views_of<Kernel, T>(mask, norm), in, out);
     if (!wrong.empty()) raise(wrong);
   }
 
@@ -38,8 +43,7 @@ struct backend_of<cpu> {
                                      const outputs<T>& out) {
     using engine = form::engine_of<Form, form::memory_of<Mask>>;
     using Kernel = kernel_of<Tuning>;
-    const complaint wrong =
-        check_call(backend, engine::of(form), engine::carries_states, forward_policies<Kernel, T>(mask, norm), in, out);
+    const complaint wrong = check_call(backend, engine::of(form), engine::carries_states, views_of<Kernel, T>(mask, norm), in, out);
     if (!wrong.empty()) raise(wrong);
     return plan<Kernel>(backend, engine::of(form), in, out).bytes();
   }
@@ -49,8 +53,8 @@ struct backend_of<cpu> {
                        const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
     using engine = form::engine_of<Form, form::memory_of<Mask>>;
     using Kernel = kernel_of<Tuning>;
-    const complaint wrong = run_gradient_checked(backend, engine::of(form), engine::carries_states,
-                                                 gradient_policies<Kernel, T>(mask, norm), in, kept, dy, to);
+    const views<T> with{form::view_of_mask<Kernel, real_of<T>>(mask), form::view_with_slopes<Kernel, real_of<T>>(norm)};
+    const complaint wrong = run_gradient_checked<Kernel>(backend, engine::of(form), engine::carries_states, with, in, kept, dy, to);
     if (!wrong.empty()) raise(wrong);
   }
 

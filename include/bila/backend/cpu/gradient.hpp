@@ -37,50 +37,27 @@ rows<real_of<T>> room_for_sum(kernel::arena& memory, index_t L, index_t width) {
   }
 }
 
-/// The same in gradient, and how the mask turns the gradient of its gaps into that of its parameters; null where it does not.
-template <class Kernel, class T>
-struct gradient_policies : policies<Kernel, T> {
-  using to_parameters = tensor_view<real_of<T>>;
-
-  template <class Mask, class Norm>
-  gradient_policies(const Mask& any_mask, const Norm& any_norm) : policies<Kernel, T>(any_mask, any_norm) {
-    this->norm = form::view_with_slopes<Kernel, real_of<T>>(any_norm);
-    check_gradient = [](const void* any, const inputs<T>& in, const gradients<T>& to, const geometry& size) {
-      const Mask& asked = *static_cast<const Mask*>(any);
-      complaint wrong = check_gradient_mask(asked, in, to, size);
-      return wrong.empty() ? check_gaps(asked, in, size) : wrong;
-    };
-    if constexpr (has_log_decay<Mask, T>) {
-      if constexpr (Mask::gaps == gap::per_token)
-        pull_back_tokens = [](const void* any, index_t b, index_t h, const segment& piece, const double* forward,
-                              const double* backward, const to_parameters& to) {
-          static_cast<const Mask*>(any)->pull_back(b, h, piece.first, piece.count, forward, backward, to);
-        };
-      else
-        pull_back_head = [](const void* any, index_t h, double forward, double backward, const to_parameters& to) {
-          static_cast<const Mask*>(any)->pull_back(h, forward, backward, to);
-        };
-    }
-  }
-
-  complaint (*check_gradient)(const void* mask, const inputs<T>& in, const gradients<T>& to, const geometry& size);
-  void (*pull_back_tokens)(const void* mask, index_t b, index_t h, const segment& piece, const double* forward,
-                           const double* backward, const to_parameters& to) = nullptr;
-  void (*pull_back_head)(const void* mask, index_t h, double forward, double backward, const to_parameters& to) = nullptr;
-};
-
-template <class Kernel, class Form, class T>
-BILA_NOINLINE complaint check_gradient_call(const cpu& backend, const Form& form, bool carries_states,
-                                            const gradient_policies<Kernel, T>& with, const inputs<T>& in, const saved<T>& kept,
-                                            const output_gradients<T>& dy, const gradients<T>& to) {
+template <class Form, class T>
+BILA_NOINLINE complaint check_gradient_call(const cpu& backend, const Form& form, bool carries_states, const views<T>& with,
+                                            const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
+                                            const gradients<T>& to) {
   const state_rules rules{carries_states, with.mask.gapped, with.norm.uses_row_sum, in.direction};
   complaint wrong = validate(backend);
   if (wrong.empty()) wrong = check_itself(form);
-  if (wrong.empty()) wrong = with.check_norm(with.norm.norm);
+  if (wrong.empty()) wrong = with.norm.ask_wrong(with.norm.norm);
   if (wrong.empty()) wrong = check_gradient_tensors(rules, in, kept, dy, to);
   if (wrong.empty()) wrong = check_state_decays(in);
-  if (wrong.empty()) wrong = with.check_gradient(with.mask.mask, in, to, geometry_of(in, kept.y));
-  return wrong;
+  if (!wrong.empty()) return wrong;
+  const geometry size = geometry_of(in, kept.y);
+  wrong = check_cross(with.mask.orders_tokens, with.mask.gapped, in, size);
+  if (wrong.empty()) wrong = with.mask.ask_wrong(with.mask.mask, size.B, size.H, size.L);
+  if (wrong.empty()) {
+    const bool pulls_back = with.mask.ask_parameter_shape != nullptr;
+    const per_axis log_decay = pulls_back ? with.mask.ask_parameter_shape(with.mask.mask) : per_axis{};
+    wrong = check_wanted(to, with.mask.gapped, pulls_back ? &log_decay : nullptr);
+  }
+  if (wrong.empty()) wrong = with.mask.ask_overlap(with.mask.mask, written_to(to));
+  return wrong.empty() ? check_gaps(with.mask, in, size) : wrong;
 }
 
 template <class Kernel, class Form, class T>
@@ -106,7 +83,8 @@ BILA_NOINLINE schedule plan_gradient(const cpu& backend, const Form& form, const
 }
 
 /// A decay of exactly zero passes nothing, however the sums around it are rounded; nor does a border.
-inline BILA_NOINLINE void clear_dead_gaps(const form::head_mask& mask, direction way, index_t count, double* gaps) {
+template <class Real>
+BILA_NOINLINE void clear_dead_gaps(const form::head_mask<Real>& mask, direction way, index_t count, double* gaps) {
   constexpr index_t at_once = 64;
   double logs[at_once];
   gaps[0] = gaps[count] = 0;
@@ -142,7 +120,7 @@ void clear_tokens(const tensor_view<T>& to, index_t b, index_t h, index_t first)
 template <class Kernel, class Form, class T>
 struct gradient_call {
   const Form& form;
-  const gradient_policies<Kernel, T>& with;
+  const views<T>& with;
   const inputs<T>& in;
   const saved<T>& kept;
   const output_gradients<T>& dy;
@@ -236,8 +214,8 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
         for (const auto& [sums, gaps] : {std::pair(group_forward, forward), std::pair(group_backward, backward)})
           for (index_t t = 0; t < piece.count; ++t) sums[t] = h % sharing == 0 ? gaps[t] : sums[t] + gaps[t];
       if ((h + 1) % sharing == 0) {
-        c.with.pull_back_tokens(c.with.mask.mask, b, gate, piece, sharing > 1 ? group_forward : forward,
-                                sharing > 1 ? group_backward : backward, c.to.log_decay);
+        c.with.mask.ask_pull_back_tokens(c.with.mask.mask, b, gate, piece, sharing > 1 ? group_forward : forward,
+                                         sharing > 1 ? group_backward : backward, c.to.log_decay);
         if (!c.in.lengths.empty()) clear_tokens(c.to.log_decay, b, gate, piece.count);
       }
     }
@@ -248,9 +226,9 @@ BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_
 }
 
 /// What is summed over batch rows, heads and segments, in that order.
-template <class Kernel, class T>
-BILA_NOINLINE void sum_scalars(const gradient_policies<Kernel, T>& with, const gradients<T>& to, const scalar_gradients* parts,
-                               const geometry& size, index_t segments) {
+template <class T>
+BILA_NOINLINE void sum_scalars(const views<T>& with, const gradients<T>& to, const scalar_gradients* parts, const geometry& size,
+                               index_t segments) {
   double scale = 0, diagonal = 0;
   for (index_t p = 0; p < size.B * size.H * segments; ++p) {
     scale += parts[p].scale;
@@ -258,7 +236,7 @@ BILA_NOINLINE void sum_scalars(const gradient_policies<Kernel, T>& with, const g
   }
   if (to.scale != nullptr) *to.scale = scale;
   if (to.diagonal != nullptr) *to.diagonal = diagonal;
-  if (with.pull_back_head == nullptr || to.log_decay.data == nullptr) return;
+  if (with.mask.ask_pull_back_head == nullptr || to.log_decay.data == nullptr) return;
   const index_t gates = gates_of(with.mask, size);
   for (index_t gate = 0; gate < gates; ++gate) {
     const index_t sharing = size.H / gates;
@@ -269,15 +247,15 @@ BILA_NOINLINE void sum_scalars(const gradient_policies<Kernel, T>& with, const g
           forward += parts[(b * size.H + h) * segments + n].forward;
           backward += parts[(b * size.H + h) * segments + n].backward;
         }
-    with.pull_back_head(with.mask.mask, gate, forward, backward, to.log_decay);
+    with.mask.ask_pull_back_head(with.mask.mask, gate, forward, backward, to.log_decay);
   }
 }
 
 /// Checks a call, then runs it; or returns what is wrong with it.
 template <class Kernel, class Form, class T>
-BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& form, bool carries_states,
-                                             const gradient_policies<Kernel, T>& with, const inputs<T>& in, const saved<T>& kept,
-                                             const output_gradients<T>& dy, const gradients<T>& to) {
+BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& form, bool carries_states, const views<T>& with,
+                                             const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
+                                             const gradients<T>& to) {
   using Real = real_of<T>;
   if (kept.y.extents == per_axis{} && only_states(dy.y, dy.final_forward, dy.final_backward)) {
     // After a call for its states alone: the gradient is that of any y of which the loss does not depend.
@@ -288,13 +266,14 @@ BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& for
     inputs<T> with_q = in;
     const index_t heads = in.q.heads() == 0 ? size.H : in.q.heads();  // what gradient_workspace_bytes counts by
     with_q.q = {&zero, {size.B, heads, size.L, size.Dk}, {}};
-    return run_gradient_checked(backend, form, carries_states, with, with_q,
-                                saved<T>{y, {&no_sum, {size.B, size.H, size.L, 1}, {}}},
-                                output_gradients<T>{y, dy.final_forward, dy.final_backward}, to);
+    return run_gradient_checked<Kernel>(backend, form, carries_states, with, with_q,
+                                        saved<T>{y, {&no_sum, {size.B, size.H, size.L, 1}, {}}},
+                                        output_gradients<T>{y, dy.final_forward, dy.final_backward}, to);
   }
   if (complaint wrong = check_gradient_call(backend, form, carries_states, with, in, kept, dy, to); !wrong.empty()) return wrong;
   const geometry size = geometry_of(in, kept.y);
-  const index_t gate_heads = with.pull_back_tokens != nullptr && to.log_decay.data != nullptr ? gates_of(with.mask, size) : 0;
+  const index_t gate_heads =
+      with.mask.ask_pull_back_tokens != nullptr && to.log_decay.data != nullptr ? gates_of(with.mask, size) : 0;
   const schedule s = plan_gradient<Kernel>(backend, form, in, size, gate_heads);
   if (complaint wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
   const gradient_call<Kernel, Form, T> call{form, with, in, kept, dy, to, size, gate_heads};

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mask and a norm as forms see them: a few questions, answered through pointers for many tokens at a time. So a form is compiled
-// once for each type of numbers, not once more for every mask and every norm. Views are made for a kernel: what they point to is
-// compiled with its unit's flags, and stays with it.
+// A mask and a norm as calls and forms see them: a few questions, answered through pointers. So a call is checked, planned and
+// computed by the same code for every mask and every norm, compiled once for each type of numbers.
 #pragma once
 
+#include <bila/call/checks.hpp>
+#include <bila/call/segments.hpp>
 #include <bila/config.hpp>
 #include <bila/mask/concepts.hpp>
 #include <bila/norm/none.hpp>
@@ -11,27 +12,76 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <tuple>
 
 namespace bila::inline v0_1::form::inline BILA_UNIT {
 
-/// Any mask.
+/// Any mask, for a call in Real. What checks ask is asked once a call; what forms ask, many tokens at a time.
+template <class Real>
 struct mask_view {
   const void* mask = nullptr;
   bool gapped = false;  // else pairwise, and `gaps` says nothing
   bila::gap gaps = gap::none;
+  bool orders_tokens = true;
   index_t heads = 0;  // that it counts; 0: as many as y has
 
   /// Log decays of gaps [first, first + count) of a batch row, crossed this way; only if it is gapped.
   void (*ask_log_decays)(const void* mask, index_t b, index_t h, direction way, index_t first, index_t count, double* to) = nullptr;
   /// How queries [first, first + count) weigh key j; only if it is not.
   void (*ask_weights)(const void* mask, index_t b, index_t h, index_t first, index_t count, index_t j, double* to) = nullptr;
+
+  /// What is wrong with its parameters, for y of B, H and L.
+  complaint (*ask_wrong)(const void* mask, index_t B, index_t H, index_t L) = nullptr;
+  /// Whether one of these outputs lies on its parameters.
+  complaint (*ask_overlap)(const void* mask, detail::named_tensors outputs) = nullptr;
+  /// Which of its parameters a gap's log decay is, for an error.
+  std::string (*ask_place)(const void* mask, direction way, index_t b, index_t h, index_t t) = nullptr;
+
+  // Of the gradient, null where the mask does not turn that of its gaps into that of a parameter.
+  per_axis (*ask_parameter_shape)(const void* mask) = nullptr;
+  void (*ask_pull_back_tokens)(const void* mask, index_t b, index_t h, const segment& piece, const double* forward,
+                               const double* backward, const tensor_view<Real>& to) = nullptr;
+  void (*ask_pull_back_head)(const void* mask, index_t h, double forward, double backward, const tensor_view<Real>& to) = nullptr;
 };
 
-template <class Kernel, class Mask>
-mask_view view_of_mask(const Mask& mask) {
-  mask_view view;
+template <class Real, class Mask>
+void add_checks(mask_view<Real>& view) {
+  view.ask_wrong = [](const void* any, index_t B, index_t H, index_t L) {
+    return detail::check_parameters(*static_cast<const Mask*>(any), B, H, L);
+  };
+  view.ask_overlap = [](const void* any, detail::named_tensors outputs) {
+    return detail::check_gates_apart(outputs, *static_cast<const Mask*>(any));
+  };
+  view.ask_place = [](const void* any, direction way, index_t b, index_t h, index_t t) {
+    if constexpr (names_parameters<Mask>)
+      return std::string(static_cast<const Mask*>(any)->parameter_of(way, b, h, t));
+    else
+      return sentence("mask.log_", way == direction::forward ? "forward" : "backward", "(b = ", b, ", h = ", h, ", t = ", t, ")");
+  };
+}
+
+template <class Real, class Mask>
+void add_gradient(mask_view<Real>& view) {
+  view.ask_parameter_shape = [](const void* any) { return std::get<0>(static_cast<const Mask*>(any)->parameters()).extents; };
+  if constexpr (Mask::gaps == gap::per_token)
+    view.ask_pull_back_tokens = [](const void* any, index_t b, index_t h, const segment& piece, const double* forward,
+                                   const double* backward, const tensor_view<Real>& to) {
+      static_cast<const Mask*>(any)->pull_back(b, h, piece.first, piece.count, forward, backward, to);
+    };
+  else
+    view.ask_pull_back_head = [](const void* any, index_t h, double forward, double backward, const tensor_view<Real>& to) {
+      static_cast<const Mask*>(any)->pull_back(h, forward, backward, to);
+    };
+}
+
+template <class Kernel, class Real, class Mask>
+mask_view<Real> view_of_mask(const Mask& mask) {
+  mask_view<Real> view;
   view.mask = &mask;
+  view.orders_tokens = bila::orders_tokens<Mask>;
   if constexpr (has_heads<Mask>) view.heads = mask.heads();
+  add_checks<Real, Mask>(view);
   if constexpr (gapped<Mask>) {
     view.gapped = true;
     view.gaps = Mask::gaps;
@@ -40,6 +90,7 @@ mask_view view_of_mask(const Mask& mask) {
       for (index_t t = 0; t < count; ++t)
         to[t] = way == direction::forward ? asked.log_forward(b, h, first + t) : asked.log_backward(b, h, first + t);
     };
+    if constexpr (pulls_back<Mask, Real>) add_gradient<Real, Mask>(view);
   } else {
     view.ask_weights = [](const void* any, index_t b, index_t h, index_t first, index_t count, index_t j, double* to) {
       const Mask& asked = *static_cast<const Mask*>(any);
@@ -50,12 +101,13 @@ mask_view view_of_mask(const Mask& mask) {
 }
 
 /// A mask as one segment of one head sees it: tokens and gaps count from the segment's first token.
-struct head_mask : mask_view {
+template <class Real>
+struct head_mask : mask_view<Real> {
   index_t b, h, first;  // h counts the mask's heads
 
   /// Of gaps [t, t + count); log decays up to 1e-6 pass the checks and count as 0.
   void log_decays(direction way, index_t t, index_t count, double* to) const {
-    ask_log_decays(mask, b, h, way, first + t, count, to);
+    this->ask_log_decays(this->mask, b, h, way, first + t, count, to);
     for (index_t n = 0; n < count; ++n) to[n] = (std::min)(0.0, to[n]);
   }
 
@@ -65,7 +117,9 @@ struct head_mask : mask_view {
     return std::exp(log);
   }
 
-  void weights(index_t i, index_t count, index_t j, double* to) const { ask_weights(mask, b, h, first + i, count, first + j, to); }
+  void weights(index_t i, index_t count, index_t j, double* to) const {
+    this->ask_weights(this->mask, b, h, first + i, count, first + j, to);
+  }
 };
 
 /// Whether y_i = N_i (factor / divisor) keeps its digits, and its zero if the divisor is 0 and N_i no number.
@@ -96,6 +150,8 @@ struct norm_view {
   const void* norm = nullptr;
   bool uses_row_sum = false;
 
+  complaint (*ask_wrong)(const void* norm) = nullptr;  // what is wrong with its numbers
+
   bool (*ask_reciprocals)(const void* norm, Real* out, const Real* z, index_t n, double scale) = nullptr;
   quotient<Real> (*ask_quotient)(const void* norm, Real Z, double scale) = nullptr;
   double (*ask_slopes)(const void* norm, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n,
@@ -117,6 +173,7 @@ norm_view<Real> view_of_norm(const Norm& norm) {
   norm_view<Real> view;
   view.norm = &norm;
   view.uses_row_sum = Norm::uses_row_sum;
+  view.ask_wrong = [](const void* any) { return detail::check_itself(*static_cast<const Norm*>(any)); };
   view.ask_reciprocals = [](const void* any, Real* out, const Real* z, index_t n, double scale) {
     return form::reciprocals<Kernel>(out, z, n, *static_cast<const Norm*>(any), scale);
   };

@@ -2,7 +2,7 @@
 // A mask and a norm behind pointers answer what they answer themselves, and are asked for nothing else.
 #include "support/catch.hpp"
 
-#include <bila/form/policies.hpp>
+#include <bila/form/views.hpp>
 #include <bila/kernel/reference.hpp>
 #include <bila/mask/all_ones.hpp>
 #include <bila/norm/max_one.hpp>
@@ -55,21 +55,21 @@ struct slope_in_double {
 }  // namespace
 
 TEST_CASE("a mask's view says what kind it is") {
-  const auto none = bila::form::view_of_mask<bila::kernel::reference>(bila::mask::all_ones{});
+  const auto none = bila::form::view_of_mask<bila::kernel::reference, double>(bila::mask::all_ones{});
   CHECK((none.gapped && none.gaps == bila::gap::none));
   const gaps_of_digits mask{};
-  const auto gaps = bila::form::view_of_mask<bila::kernel::reference>(mask);
+  const auto gaps = bila::form::view_of_mask<bila::kernel::reference, double>(mask);
   CHECK((gaps.mask == &mask && gaps.gapped && gaps.gaps == bila::gap::per_token && gaps.ask_log_decays != nullptr));
-  const auto pairs = bila::form::view_of_mask<bila::kernel::reference>(pairs_of_digits{});
+  const auto pairs = bila::form::view_of_mask<bila::kernel::reference, double>(pairs_of_digits{});
   CHECK((!pairs.gapped && pairs.gaps == bila::gap::none && pairs.ask_log_decays == nullptr && pairs.ask_weights != nullptr));
-  CHECK((bila::form::view_of_mask<bila::kernel::reference>(either{}).gapped &&
-         bila::form::view_of_mask<bila::kernel::reference>(either{}).ask_log_decays != nullptr));
+  CHECK((bila::form::view_of_mask<bila::kernel::reference, double>(either{}).gapped &&
+         bila::form::view_of_mask<bila::kernel::reference, double>(either{}).ask_log_decays != nullptr));
 }
 
 TEST_CASE("a head's mask counts from the segment's first token and asks for the gaps named, no other") {
   std::set<index_t> asked;
   const gaps_of_digits mask{{&asked}};
-  const bila::form::head_mask head{bila::form::view_of_mask<bila::kernel::reference>(mask), 3, 2, 4};
+  const bila::form::head_mask<double> head{bila::form::view_of_mask<bila::kernel::reference, double>(mask), 3, 2, 4};
   std::vector<double> logs(5, 99);
   head.log_decays(direction::forward, 2, 3, logs.data() + 1);
   CHECK(logs == std::vector<double>{99, -326, -327, -328, 99});
@@ -83,7 +83,7 @@ TEST_CASE("a head's mask counts from the segment's first token and asks for the 
 TEST_CASE("weights of one key, by as many queries as are named") {
   std::set<index_t> asked;
   const pairs_of_digits mask{{&asked}};
-  const bila::form::head_mask head{bila::form::view_of_mask<bila::kernel::reference>(mask), 3, 2, 4};
+  const bila::form::head_mask<double> head{bila::form::view_of_mask<bila::kernel::reference, double>(mask), 3, 2, 4};
   std::vector<double> weights(4, 99);
   head.weights(2, 2, 5, weights.data() + 1);
   CHECK(weights == std::vector<double>{99, -326 - 9000, -327 - 9000, 99});
