@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Compiles SOURCE with -DBILA_CASE=CASE and asks for an error with the sentence of that case's "// expect: " line, near the top.
-# Case 0 must compile. Needs COMPILER, INCLUDES, SOURCE and CASE.
+# Case 0 must compile. Needs COMPILER, ONLY_CHECK (its flags for no output), INCLUDES, SOURCE and CASE.
 list(TRANSFORM INCLUDES PREPEND -I)
-execute_process(COMMAND "${COMPILER}" -std=c++20 -fsyntax-only ${INCLUDES} -DBILA_CASE=${CASE} "${SOURCE}"
+execute_process(COMMAND "${COMPILER}" -std=c++20 ${ONLY_CHECK} ${INCLUDES} -DBILA_CASE=${CASE} "${SOURCE}"
                 RESULT_VARIABLE status ERROR_VARIABLE answer)
 
 if(CASE EQUAL 0)
