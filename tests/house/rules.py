@@ -32,7 +32,7 @@ MAY_INCLUDE_EIGEN = {"view/eigen", "kernel/packets", "kernel/registers"}
 MAY_DEFINE_MACROS = {"config", "version"}
 
 KEPT_AS_RECEIVED = {"tests/contract"}  # programs that must go on compiling byte for byte
-SOURCE_SUFFIXES = {".hpp", ".cpp", ".cu", ".cmake", ".py", ".sh"}
+SOURCE_SUFFIXES = {".hpp", ".cpp", ".cu", ".cmake", ".py", ".sh", ".yml"}
 SOURCE_NAMES = {"CMakeLists.txt", "run", "portable"}
 PROSE_SUFFIXES = {".md", ".json", ".in", ".txt"}
 
@@ -189,7 +189,7 @@ def main(root, compiler, *flags):
     for path, text in headers.items():
         name = path.relative_to(include / "bila").with_suffix("").as_posix()
         breaches += [f"{path.relative_to(root)}:{breach}" for breach in header_breaches(name, text)]
-    for folder in ("include", "tests", "bench", "examples", "cmake", ".ci", "."):
+    for folder in ("include", "tests", "bench", "examples", "cmake", ".ci", ".github", "."):
         for path in sorted((root / folder).glob("*" if folder == "." else "**/*")):
             is_source = path.suffix in SOURCE_SUFFIXES or path.name in SOURCE_NAMES
             if not path.is_file() or not (is_source or path.suffix in PROSE_SUFFIXES):
