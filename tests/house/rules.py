@@ -32,7 +32,7 @@ MAY_INCLUDE_EIGEN = {"view/eigen", "kernel/packets", "kernel/registers"}
 MAY_DEFINE_MACROS = {"config", "version"}
 
 KEPT_AS_RECEIVED = {"tests/contract"}  # programs that must go on compiling byte for byte
-SOURCE_SUFFIXES = {".hpp", ".cpp", ".cu", ".cmake", ".py", ".sh"}
+SOURCE_SUFFIXES = {".hpp", ".cpp", ".cu", ".cmake", ".py", ".sh", ".yml"}
 SOURCE_NAMES = {"CMakeLists.txt", "run", "portable"}
 PROSE_SUFFIXES = {".md", ".json", ".in", ".txt"}
 
@@ -85,6 +85,22 @@ def source_breaches(text):
     lines = text.splitlines()
     if not any("SPDX-License-Identifier: Apache-2.0" in line for line in lines[:2 if lines and lines[0].startswith("#!") else 1]):
         yield "1: the first line is not the SPDX line"
+
+
+def sections_of(page):
+    """The numbers of a page's sections, each an anchor and a heading: ## <a id="4.3"></a>4.3 Title."""
+    return {m.group(1) for _, m in numbered(r'^#+ <a id="([\d.]+)"></a>\1\.? \S', page)}
+
+
+def citation_breaches(text, sections):
+    """Comments cite form/MATH.md by section, as MATH.md 2.4, 4.3."""
+    for n, line in enumerate(text.splitlines(), 1):
+        for cited in re.findall(r"\bMATH\.md ((?:\d[\d.]*\d|\d)(?:(?:, | and )\d\.\d+)*)", line):
+            for section in re.findall(r"[\d.]+", cited):
+                if section not in sections:
+                    yield f"{n}: MATH.md has no section {section}"
+        if found := re.search(r"(?<![-\w])math:?(?: section)? \d+\.\d", line):
+            yield f"{n}: cite a section of form/MATH.md as MATH.md 4.3, not as {found.group()}"
 
 
 def text_breaches(text):
@@ -147,10 +163,16 @@ def check_the_rules(compiler, flags):
         broken.append("a missing SPDX line is not found")
     bad_texts = ["// TO" + "DO: later", "see /ho" + "me/someone/notes", 'path = "/wo' + 'rk/x"', "FIX" + "ME"]
     broken += [f"no breach found in {text!r}" for text in bad_texts if not list(text_breaches(text))]
+    sections = sections_of('## <a id="4"></a>4. Gradients\n### <a id="4.3"></a>4.3 Permuted\n### <a id="4.4"></a>4.5 Mistaken\n')
+    if sections != {"4", "4.3"}:
+        broken.append(f"these are not the sections of the example: {sections}")
+    bad_citations = ["// see MATH.md 4.4", "// (MATH.md 4.3, 2.4)", "// MATH.md 4.3 and 4.7", "// (mat" "h 4.3)", "// mat" "h: section 4.3"]
+    broken += [f"no breach found in {text!r}" for text in bad_citations if not list(citation_breaches(text, sections))]
     if not list(macro_breaches(compiler, flags, "#include <vector>\n", "#define LEAKED 1\n")):
         broken.append("a leaked macro is not found")
 
     innocent = [*header_breaches("form/full", good + "// using namespace std, <Eigen/Core>\n"), *source_breaches(good), *text_breaches(good),
+                *citation_breaches("// MATH.md 4.3, see MATH.md 4. std::exp of <cmath> 17 times\n", sections),
                 *header_breaches("kernel/packets", good + "#include <Eigen/Core>\n#include <bila/kernel/contract.hpp>\n"),
                 *macro_breaches(compiler, flags, "#include <vector>\n", "#include <vector>\n#define BILA_FINE 1\n")]
     return broken + [f"a breach found where there is none: {breach}" for breach in innocent]
@@ -161,19 +183,20 @@ def main(root, compiler, *flags):
         sys.exit("The rules themselves are broken:\n" + "\n".join(broken))
 
     breaches = []
+    sections = sections_of((root / "include/bila/form/MATH.md").read_text())
     include = root / "include"
     headers = {path: path.read_text() for path in sorted(include.rglob("*.hpp"))}
     for path, text in headers.items():
         name = path.relative_to(include / "bila").with_suffix("").as_posix()
         breaches += [f"{path.relative_to(root)}:{breach}" for breach in header_breaches(name, text)]
-    for folder in ("include", "tests", "bench", "examples", "cmake", ".ci", "."):
+    for folder in ("include", "tests", "bench", "examples", "cmake", ".ci", ".github", "."):
         for path in sorted((root / folder).glob("*" if folder == "." else "**/*")):
             is_source = path.suffix in SOURCE_SUFFIXES or path.name in SOURCE_NAMES
             if not path.is_file() or not (is_source or path.suffix in PROSE_SUFFIXES):
                 continue
             text = path.read_text()
             needs_licence = is_source and path.parent.relative_to(root).as_posix() not in KEPT_AS_RECEIVED
-            found = [*text_breaches(text), *(source_breaches(text) if needs_licence else [])]
+            found = [*text_breaches(text), *citation_breaches(text, sections), *(source_breaches(text) if needs_licence else [])]
             breaches += [f"{path.relative_to(root)}:{breach}" for breach in found]
     breaches += macro_breaches(compiler, flags, foreign_includes_of(headers), "#include <bila/bila.hpp>\n")
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segments: the ranges of tokens that see each other. Boundaries are data, never gates of a model (math: gaps of -inf both ways).
+// Segments: the ranges of tokens that see each other. Boundaries are data, never gates of a model (MATH.md 1.4).
 #pragma once
 
 #include <bila/view/index_list.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The all-ones mask in both directions: one state for every query. No chunks, no second direction, and keys need not be the
-// queries' tokens. The recurrent and the chunkwise form take this path for masks without gaps (math: section 2.4).
+// queries' tokens. The recurrent and the chunkwise form take this path for masks without gaps (MATH.md 2.5).
 #pragma once
 
 #include <bila/config.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training step by its closed forms (math: section 4.2), pair by pair in double, and beside every number the sum of the absolute
+// A training step by its closed forms (MATH.md 4.2), pair by pair in double, and beside every number the sum of the absolute
 // values of all that it is a sum of. The CPU's gradient is held against it in oracle.test.cpp; the device's everywhere else.
 #pragma once
 

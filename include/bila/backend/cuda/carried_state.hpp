@@ -2,7 +2,7 @@
 // A state in the registers of a block of threads, which carries it from panel to panel.
 //
 //     forward:   S <- total S + sum_j write_j k_j v_j^T,   z <- total z + sum_j write_j c_j k_j,   backward: the same from the
-//     other end (math 2.4)
+//     other end (MATH.md 2.4)
 //
 // It lies there transposed, E columns of S of D features each: so the sums of one product are the operand of the next one, and no
 // number changes its lane. As an operand it is rounded to the tensors' type; f16 needs it divided by a power of two >= the sum of

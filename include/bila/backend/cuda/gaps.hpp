@@ -29,7 +29,7 @@ struct alignas(2 * sizeof(Exponent)) both_ways {
   Exponent forward, backward;
 };
 
-/// For token i of a block, the gates' products up to the block's ends (math: omega, psi, alpha, beta).
+/// For token i of a block, the gates' products up to the block's ends (omega, psi, alpha, beta of MATH.md 2.3).
 enum weight_kind : int {
   write_forward,   // i -> last token of the block
   write_backward,  // i -> first token of the block

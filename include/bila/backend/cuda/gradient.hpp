@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gradient on a GPU. With dN_i, dZ_i what passes the norm, the gradient is three masked products (math 4.3):
+// gradient on a GPU. With dN_i, dZ_i what passes the norm, the gradient is three masked products (MATH.md 4.3):
 //
 //     dq = op([dN, dZ], [v, 1], k; f, b)    dk = op([v, 1], [dN, dZ], q; b, f)    dv = op(k, q, dN; b, f)
 //

@@ -51,7 +51,7 @@ __device__ float held_by(float x) {
   return x;
 }
 
-/// dN_i = numerator dy_i, dZ_i (math 4.1). A group of lanes has four tokens of a block; where a lane has but 8 features of each,
+/// dN_i = numerator dy_i, dZ_i (MATH.md 4.1). A group of lanes has four tokens of a block; where a lane has but 8 features of each,
 /// they are all on their way before the first is looked at.
 template <class T, class Norm>
 BILA_KERNEL void pass_norm(const __grid_constant__ norm_call<T> c, const __grid_constant__ Norm norm, const index_t tokens) {
@@ -184,7 +184,7 @@ struct gap_gradients {
   float* borders;             // per sequence and head: of the gap before its first token forwards, behind its last backwards
 };
 
-/// From the parts of q . dq and k . dk to the gaps (math 4.4, local to a panel); a warp has a panel.
+/// From the parts of q . dq and k . dk to the gaps (MATH.md 4.4, a panel being the chunk); a warp has a panel.
 template <class Exponent>
 BILA_KERNEL void spread_gaps(const sequences s, const index_t H, const index_t chunk, const float* const by_q,
                              const float* const by_k, const index_t slices, const index_t entries,

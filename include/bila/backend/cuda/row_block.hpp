@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sixteen rows of a masked product in the registers of one warp, and the panels of keys that they meet in shared memory.
 //
-//     N_i = sum_j M_ij (q_i . k_j + r_i c_j) v_j,   Z_i = sum_j M_ij (q_i . k_j)    (math 2.4, 4.3)
+//     N_i = sum_j M_ij (q_i . k_j + r_i c_j) v_j,   Z_i = sum_j M_ij (q_i . k_j)    (MATH.md 2.4, 4.3)
 //
 // with r and c in the gradient only. Keys are met in blocks of 16. Off the diagonal the mask is (row factor) x (column factor),
 // both at most one, and what lies between the two blocks is a running sum: no exponent is a difference, and none is positive. On

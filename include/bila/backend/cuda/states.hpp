@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // States: every chunk's own sum of keys and values, then a scan that turns them into the states that enter the chunks.
 //
-//     forward:   H_n+1 = total H_n + sum_j write_j k_j [v_j, c_j],   backward: the same from the other end (math 2.4)
+//     forward:   H_n+1 = total H_n + sum_j write_j k_j [v_j, c_j],   backward: the same from the other end (MATH.md 2.4)
 //
 // Both are stored in the tensors' type, divided by a power of two >= the sum of their weights; row sums z stay float. The scan runs
 // in float; a few chunks are summed up on their own, and what is lost where they join the rest goes to the next ones.
