@@ -6,7 +6,8 @@
 #include <bila/config.hpp>
 #include <bila/kernel/ahead.hpp>
 #include <bila/kernel/contract.hpp>
-#include <bila/kernel/registers.hpp>  // Eigen, and why nvcc must not see it
+#include <bila/kernel/register_tile.hpp>
+#include <bila/kernel/simd.hpp>
 
 #include <algorithm>
 #include <numeric>
@@ -402,7 +403,7 @@ struct packets {
   }
 
   // A token's values and sums and the state's row, two packets each, and the factors: 20 registers, or 12.
-  static constexpr int step_most = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 4 : 2;
+  static constexpr int step_most = simd::registers >= 32 ? 4 : 2;
 
   template <class Real>
   static BILA_ALWAYS_INLINE packet<Real> weight(const tile<const Real>& M, index_t j, index_t i) {

@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of registers, on Eigen's packets: what the verbs of kernel/packets.hpp are made of. All of it is keyed by the packet's type,
+// Tiles of SIMD registers: what the verbs of kernel/packets.hpp are made of. All of it is keyed by the packet's type,
 // so that translation units compiled for different processors can be linked.
 #pragma once
-
-#if defined(__CUDACC__)
-#error \
-    "bila: nvcc must not compile Eigen (it would change the host's own products at link time); include <bila/cuda.hpp> in .cu files"
-#endif
 
 #include <bila/config.hpp>
 #include <bila/kernel/ahead.hpp>
 #include <bila/kernel/contract.hpp>
-
-#include <Eigen/Core>
+#include <bila/kernel/simd.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -30,11 +24,7 @@
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 #endif
 
-static_assert(EIGEN_VERSION_AT_LEAST(3, 4, 0), "bila needs Eigen 3.4 or newer");
-
 namespace bila::inline v0_1::kernel::inline BILA_UNIT {
-
-namespace simd = Eigen::internal;
 
 template <class Packet>
 inline constexpr index_t width = simd::unpacket_traits<Packet>::size;
@@ -44,7 +34,7 @@ inline constexpr index_t width = simd::unpacket_traits<Packet>::size;
 /// by two fill 15: measured best or equal on AVX2 and SSE.
 template <int Packets, class Visit>
 BILA_ALWAYS_INLINE void panel(index_t rows, index_t j, const Visit& visit) {
-  constexpr int most = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS < 32 || Packets == 4 ? 6 : 8;
+  constexpr int most = simd::registers < 32 || Packets == 4 ? 6 : 8;
   index_t i = 0;
   for (; i + most <= rows; i += most) {
     if (most == 6 && (rows - i == 8 || rows - i == 9)) break;  // two tiles of four waste less than six and one by one
@@ -60,7 +50,7 @@ template <index_t Width, class Visit>
 BILA_ALWAYS_INLINE void for_each_tile(index_t rows, index_t columns, const Visit& visit) {
   const index_t end = kernel::round_up(columns, Width);
   index_t j = 0;
-  if constexpr (EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32)
+  if constexpr (simd::registers >= 32)
     for (; j + 4 * Width <= end; j += 4 * Width) panel<4>(rows, j, visit);
   for (; j + 2 * Width <= end; j += 2 * Width) panel<2>(rows, j, visit);
   if (j < end) panel<1>(rows, j, visit);
