@@ -93,8 +93,7 @@ struct chunkwise {
     const bool forwards = way == direction::forward;
     const index_t L = x.q.count, C = w.q.rows, chunks = (last - first + C - 1) / C;
     auto& passed = m.way(way);
-    const kernel::tile<Real> S = passed.S;
-    Real* const s = norm.uses_row_sum ? passed.s : nullptr;
+    const kernel::state<Real> S{passed.S, norm.uses_row_sum ? passed.s : nullptr};
     Real* const z = norm.uses_row_sum ? w.z : nullptr;
     if (forwards ? first == 0 : last == L) passed.start(x.initial(way));
     kernel::held_decay state(*passed.held);
@@ -132,25 +131,33 @@ struct chunkwise {
         const kernel::tile<Real> qt{w.qt.data, q.columns, n, w.qt.stride};  // (Dk, n)
         const kernel::tile<Real> A{w.A.data, n, n, w.A.stride};             // (n, n)
         Kernel::transpose(qt, q);
-        if (z != nullptr) Kernel::project_transposed(z, w.now.read, qt, s);
-        Kernel::score(A, z, k, qt, w.M);
+        if (z != nullptr) Kernel::project_transposed(z, w.now.read, qt, S.s);
+        Kernel::score(A, k, qt, w.M, z);
         const auto y = kernel::results<Kernel>(x.y.slice(at, n), w.N);  // (n, Dv)
         const kernel::tile<const Real> left = duty.other_left ? left_rows(x, m, at, n, w.N) : kernel::tile<const Real>{};
-        finish<Kernel>(x, at, y, w.z, w.out, norm, [&] { Kernel::read(y, w.out, w.now.read, q, S, A, v, left, &next); });
-      } else {
-        leave_rows(x, m, at, n, w.N, [&](kernel::tile<Real> N) {
-          Kernel::read(N, static_cast<const Real*>(nullptr), w.now.read, q, S, {}, {}, {}, &next);
+        finish<Kernel>(x, at, y, w.z, w.out, norm, [&] {
+          Kernel::read(y, {.q = q, .S = S.S, .weights = w.now.read, .A = A, .v = v, .partial = left, .row_scales = w.out}, &next);
         });
+      } else {
+        leave_rows(x, m, at, n, w.N,
+                   [&](kernel::tile<Real> N) { Kernel::read(N, {.q = q, .S = S.S, .weights = w.now.read}, &next); });
         if (z != nullptr) {
-          Kernel::project(z, w.now.read, q, s);
+          Kernel::project(z, w.now.read, q, S.s);
           std::copy_n(z, n, m.z + at);
         }
       }
-      Kernel::accumulate(S, passed.rest.after(w.border.total, 1), s, passed.rest.e, decay, S, s, k, w.now.write, v, w.weighted,
+      Kernel::accumulate(S,
+                         {.from = S,
+                          .decay = decay,
+                          .k = k,
+                          .v = v,
+                          .weights = w.now.write,
+                          .weighted = w.weighted,
+                          .rest = passed.rest.after(w.border.total, 1)},
                          &next);
     }
     *passed.held = state.held();
-    if (forwards ? last == L : first == 0) keep(x.final(way), S, s, state.held());
+    if (forwards ? last == L : first == 0) keep(x.final(way), S.S, S.s, state.held());
   }
 };
 

@@ -245,8 +245,15 @@ struct chunkwise_gradient {
         next.want(g.dy, then.first, then.count);
       }
       const index_t n = step - begin;
-      Kernel::accumulate(w.inside.R(n), w.R_rest.after(w.border.total, 1), static_cast<Real*>(nullptr), static_cast<Real*>(nullptr),
-                         settle, w.inside.R(n + 1), static_cast<Real*>(nullptr), q, w.reads_dy, dy, w.weighted, &next);
+      Kernel::accumulate(kernel::state<Real>{w.inside.R(n)},
+                         {.from = {w.inside.R(n + 1)},
+                          .decay = settle,
+                          .k = q,
+                          .v = dy,
+                          .weights = w.reads_dy,
+                          .weighted = w.weighted,
+                          .rest = w.R_rest.after(w.border.total, 1)},
+                         &next);
       Kernel::gather(w.inside.r(n), w.R_rest.e, settle, w.inside.r(n + 1), q, w.reads_dZ);
       w.inside.held[n] = state.held();
     }
@@ -321,24 +328,30 @@ struct chunkwise_gradient {
     weigh_tokens(x, duty.way, at, w);
     read_tokens(at, H_held, w);
     kernel::weigh_borders(w.border, H_held, 1 / R_held, n, w.now);
-    const Real *const write = w.now.write, *const all = nullptr;
+    const Real* const write = w.now.write;
 
-    // N_i += by_i (a_i S + sums), the column of ones as one more key whose value is the state's row sums. z = N . of, of this way's
-    // part alone.
-    const auto add_read = [&](const running_sum<Real>& N, const Real* by, kernel::tile<const Real> a, kernel::tile<const Real> S,
-                              const Real* by_sums, const Real* sums, kernel::tile<const Real> of, double* z) {
-      const index_t count = duty.row_sums ? 1 : 0;
+    // N_i += weights_i a_i S + sums_weights_i sums, the second term as the score and the value of one more key. z = N . of, of this
+    // way's part alone.
+    const auto add_read = [&](const running_sum<Real>& N, const Real* weights, kernel::tile<const Real> a,
+                              kernel::tile<const Real> S, const Real* sums_weights, const Real* sums, kernel::tile<const Real> of,
+                              double* z) {
       const bool apart = gaps != nullptr && N.started;
       const kernel::tile<Real> part = apart ? kernel::tile<Real>{w.weighted.data, n, of.columns, w.weighted.stride} : N.to;
-      Kernel::read(part, all, by, a, S, {by_sums, count, n, 0}, {sums, count, of.columns, 0},
-                   apart ? kernel::tile<const Real>{} : N.left(), &next);
+      Kernel::read(part,
+                   {.q = a,
+                    .S = S,
+                    .weights = weights,
+                    .A = kernel::one_row(sums == nullptr ? sums : sums_weights, n),
+                    .v = kernel::one_row(sums, of.columns),
+                    .partial = apart ? kernel::tile<const Real>{} : N.left()},
+                   &next);
       if (gaps != nullptr) Kernel::template dots<Real>(z, part, of);
       if (apart) Kernel::add(N.to, part);
     };
     Kernel::transpose(w.Rt, R);
-    add_read(dk, write, v, w.Rt, write, r, k, w.columns);
-    Kernel::read(dv.to, all, write, k, R, {}, {}, dv.left(), &next);
-    add_read(dq, w.reads_dy, dy, w.Ht, w.reads_dZ, w.h, q, w.rows);  // last: accumulate finds H
+    add_read(dk, write, v, w.Rt, write, duty.row_sums ? r : nullptr, k, w.columns);
+    Kernel::read(dv.to, {.q = k, .S = R, .weights = write, .partial = dv.left()}, &next);
+    add_read(dq, w.reads_dy, dy, w.Ht, w.reads_dZ, duty.row_sums ? w.h : nullptr, q, w.rows);  // last: accumulate finds H
     if (gaps != nullptr) {
       double pass = Kernel::template inner<Real>(w.Ht, w.Rt);
       for (index_t c = 0; duty.row_sums && c < x.q.width; ++c) pass += static_cast<double>(w.h[c]) * static_cast<double>(r[c]);
@@ -348,8 +361,16 @@ struct chunkwise_gradient {
 
     const Real settle = static_cast<Real>(state.decay(w.border.total));
     kernel::weigh_borders(w.border, H_held, state.held(), n, w.now);
-    Kernel::accumulate(w.Ht, w.rest.after(w.border.total, 1), static_cast<Real*>(nullptr), static_cast<Real*>(nullptr), settle,
-                       w.Ht, static_cast<Real*>(nullptr), v, w.now.write, k, w.weighted, &next);
+    const kernel::state<Real> H{w.Ht};
+    Kernel::accumulate(H,
+                       {.from = H,
+                        .decay = settle,
+                        .k = v,
+                        .v = k,
+                        .weights = w.now.write,
+                        .weighted = w.weighted,
+                        .rest = w.rest.after(w.border.total, 1)},
+                       &next);
     if (duty.row_sums) Kernel::gather(w.h, w.rest.e, settle, w.h, k, w.now.write);
 
     close_sum(g.q, at.first, dq.to, duty);
@@ -386,8 +407,8 @@ struct chunkwise_gradient {
     scan_block<Kernel>(x, M, w.decays, 1);
     Kernel::transpose(qt, q);
     Kernel::transpose(dyt, dy);
-    Kernel::score(A, static_cast<Real*>(nullptr), k, qt, M);
-    Kernel::score_gradient(G, E, A, v, dyt, w.a_here, w.b_here, M);
+    Kernel::score(A, k, qt, M);
+    Kernel::score_gradient(A, {G, E}, v, dyt, {w.a_here, w.b_here}, M);
     weigh_diagonal(x, g, A, G, E);
     const auto to = [first](double* gaps) { return gaps == nullptr ? gaps : gaps + first; };
     Kernel::crossings(to(g.forward), to(g.backward), E, w.running);

@@ -98,12 +98,12 @@ struct full_gradient {
             E{w.E.data, m, n, w.E.stride};  // (m, n)
         if (g.weights.data != nullptr) {
           const kernel::rank_one<Real> ones{w.walk.r, w.walk.r};  // a mask without gaps leaves them so
-          Kernel::score(A, static_cast<Real*>(nullptr), k, qt, ones);
-          Kernel::score_gradient(G, E, A, v, dyt, w.a, w.b, ones);
+          Kernel::score(A, k, qt, ones);
+          Kernel::score_gradient(A, {G, E}, v, dyt, {w.a, w.b}, ones);
           write_weights<Kernel>(x, g, first, from, E);
         }
-        Kernel::score(A, static_cast<Real*>(nullptr), k, qt, M);
-        Kernel::score_gradient(G, E, A, v, dyt, w.a, w.b, M);
+        Kernel::score(A, k, qt, M);
+        Kernel::score_gradient(A, {G, E}, v, dyt, {w.a, w.b}, M);
         if (ib == jb && (g.of_pairs || !detail::is_exactly(x.diagonal, 1))) weigh_diagonal(x, g, A, G, E);
         if (g.of_pairs) cross<Kernel>(E, ib, jb, g, w);
         Kernel::apply(dq, G, k);

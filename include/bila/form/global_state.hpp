@@ -66,7 +66,7 @@ struct global_state {
   static BILA_NOINLINE void gather(const head<T>& x, const norm_view<Real>& norm, scratch<Kernel, Real>& w,
                                    typename meeting<Kernel, Real>::state& to, index_t first, index_t last) {
     to.start(head_state<const Real>{});
-    Real* const s = norm.uses_row_sum ? to.s : nullptr;
+    const kernel::state<Real> S{to.S, norm.uses_row_sum ? to.s : nullptr};
     for (index_t at = first; at < last; at += block) {
       const index_t n = (std::min)(block, last - at);
       const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
@@ -76,8 +76,7 @@ struct global_state {
         next.want(x.k, at + block, (std::min)(block, last - at - block));
         next.want(x.v, at + block, (std::min)(block, last - at - block));
       }
-      Kernel::accumulate(to.S, to.rest.after(1, 1), s, to.rest.e, Real(1), to.S, s, k, static_cast<const Real*>(nullptr), v, {},
-                         &next);
+      Kernel::accumulate(S, {.from = S, .k = k, .v = v, .rest = to.rest.after(1, 1)}, &next);
     }
   }
 
@@ -95,7 +94,8 @@ struct global_state {
         next.want(x.q, at + block, (std::min)(block, last - at - block));
         next.want(x.y, at + block, (std::min)(block, last - at - block));
       }
-      finish<Kernel>(x, at, y, w.z, w.out, norm, [&] { Kernel::read(y, w.out, w.ones, q, w.S, {}, {}, {}, &next); });
+      finish<Kernel>(x, at, y, w.z, w.out, norm,
+                     [&] { Kernel::read(y, {.q = q, .S = w.S, .weights = w.ones, .row_scales = w.out}, &next); });
     }
   }
 

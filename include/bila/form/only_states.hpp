@@ -41,8 +41,7 @@ struct only_states {
   template <class Kernel, class T, class Real>
   static void sweep(const head<T>& x, bool row_sums, scratch<Kernel, Real>& w, direction way) {
     const index_t L = x.k.count, blocks = (L + block - 1) / block;
-    const auto& [S, sums, held, rest] = w.state;
-    Real* const s = row_sums ? sums : nullptr;
+    const kernel::state<Real> S{w.state.S, row_sums ? w.state.s : nullptr};
     w.state.start(x.initial(way));
     kernel::held_decay state;
     for (index_t step = 0; step < blocks; ++step) {
@@ -59,9 +58,17 @@ struct only_states {
       scan_border(way, w.decays, n, w.border);
       const Real settle = static_cast<Real>(state.decay(w.border.total));
       kernel::weigh_borders(w.border, 1, state.held(), n, w.now);
-      Kernel::accumulate(S, rest.after(w.border.total, 1), s, rest.e, settle, S, s, k, w.now.write, v, w.weighted, &next);
+      Kernel::accumulate(S,
+                         {.from = S,
+                          .decay = settle,
+                          .k = k,
+                          .v = v,
+                          .weights = w.now.write,
+                          .weighted = w.weighted,
+                          .rest = w.state.rest.after(w.border.total, 1)},
+                         &next);
     }
-    keep(x.final(way), S, s, state.held());
+    keep(x.final(way), S.S, S.s, state.held());
   }
 };
 

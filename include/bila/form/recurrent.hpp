@@ -86,9 +86,8 @@ struct recurrent {
     const bool forwards = way == direction::forward;
     const index_t L = x.q.count, blocks = (last - first + block - 1) / block;
     auto& passed = m.way(way);
-    const kernel::tile<Real> S = passed.S;
     Real* const z = norm.uses_row_sum ? w.z : nullptr;
-    Real* const s = z == nullptr ? nullptr : passed.s;
+    const kernel::state<Real> S{passed.S, z == nullptr ? nullptr : passed.s}, copy{w.S, z == nullptr ? nullptr : w.s};
     if (forwards ? first == 0 : last == L) passed.start(x.initial(way));
     kernel::held_decay state(*passed.held);
 
@@ -125,20 +124,27 @@ struct recurrent {
       }
       if (duty.finish) Kernel::diagonal(N, z, static_cast<Real>(x.diagonal), q, k, v);
       if (!forwards) std::reverse(w.z, w.z + n);
-      const kernel::tile<Real> E = passed.rest.after(total, static_cast<double>(n));
-      if (E.data == nullptr) {
-        Kernel::steps(along(way, N), z, w.read, along(way, q), S, s, w.settle, w.write, along(way, k), along(way, v), w.weighted,
-                      &next);
+      const kernel::state<Real> rest = passed.rest.after(total, static_cast<double>(n));
+      const kernel::step_terms<Real> tokens{.q = along<const Real>(way, q),
+                                            .k = along<const Real>(way, k),
+                                            .v = along<const Real>(way, v),
+                                            .read = w.read,
+                                            .write = w.write,
+                                            .decay = w.settle,
+                                            .weighted = w.weighted};
+      if (rest.S.data == nullptr) {
+        Kernel::steps(along(way, N), z, S, tokens, &next);
         state = inside;
       } else {  // token by token from a copy; the state itself takes the block at once
-        std::copy_n(S.data, S.rows * S.stride, w.S.data);
-        std::copy_n(passed.s, kernel::round_up(S.rows, Kernel::template lanes<Real>), w.s);
-        Kernel::steps(along(way, N), z, w.read, along(way, q), w.S, s == nullptr ? s : w.s, w.settle, w.write, along(way, k),
-                      along(way, v), w.weighted, &next);
+        std::copy_n(passed.S.data, passed.S.rows * passed.S.stride, w.S.data);
+        std::copy_n(passed.s, kernel::round_up(passed.S.rows, Kernel::template lanes<Real>), w.s);
+        Kernel::steps(along(way, N), z, copy, tokens, &next);
         const Real settle = static_cast<Real>(state.decay(total));
         double kept = 1 / state.held();
         for (index_t i = n - 1; i >= 0; --i) w.write[i] = static_cast<Real>(kept *= w.lambda[forwards ? i + 1 : n - 1 - i]);
-        Kernel::accumulate(S, E, s, passed.rest.e, settle, S, s, along(way, k), w.write, along(way, v), w.weighted);
+        Kernel::accumulate(
+            S,
+            {.from = S, .decay = settle, .k = tokens.k, .v = tokens.v, .weights = w.write, .weighted = w.weighted, .rest = rest});
       }
       if (!forwards) std::reverse(w.z, w.z + n);
       if (duty.finish) {
@@ -149,7 +155,7 @@ struct recurrent {
       }
     }
     *passed.held = state.held();
-    if (forwards ? last == L : first == 0) keep(x.final(way), S, s, state.held());
+    if (forwards ? last == L : first == 0) keep(x.final(way), S.S, S.s, state.held());
   }
 
   /// The rows in the order of the sweep.

@@ -101,7 +101,6 @@ TEMPLATE_TEST_CASE("a kernel that asks ahead gives the same bits", "", (on<bila:
   };
   auto q = filled(n, Dk), k = filled(n, Dk), v = filled(n, Dv), S = filled(Dk, Dv), A = filled(n, n), left = filled(n, Dv),
        r = filled(1, n), out = filled(1, n), h = filled(1, Dk), room = filled(n, Dk);
-  const auto none = static_cast<const Real*>(nullptr);
 
   // A sweep asks for one chunk's rows in all of its verbs; enough, too few, and none.
   for (const index_t wanted : {0, 1, 33}) {
@@ -114,19 +113,35 @@ TEMPLATE_TEST_CASE("a kernel that asks ahead gives the same bits", "", (on<bila:
       R[with].resize(static_cast<std::size_t>(Dk * stride));
       s[with].resize(stride);
       e[with].resize(stride);
-      Kernel::read(tile{N[with].data(), n, Dv, stride}, static_cast<const Real*>(out.data()), static_cast<const Real*>(r.data()),
-                   {q.data(), n, Dk, stride}, {S.data(), Dk, Dv, stride}, {A.data(), n, n, stride}, {v.data(), n, Dv, stride},
-                   {left.data(), n, Dv, stride}, asked);
-      Kernel::read(tile{N[with].data() + n * stride, n, Dv, stride}, none, static_cast<const Real*>(r.data()),
-                   {q.data(), n, Dk, stride}, {S.data(), Dk, Dv, stride}, {}, {}, {}, asked);
-      Kernel::accumulate(tile{R[with].data(), Dk, Dv, stride}, {}, s[with].data(), e[with].data(), Real(0.5),
-                         {S.data(), Dk, Dv, stride}, static_cast<const Real*>(h.data()), {k.data(), n, Dk, stride},
-                         static_cast<const Real*>(r.data()), {v.data(), n, Dv, stride}, {room.data(), n, Dk, stride}, asked);
       T[with] = S;
-      Kernel::steps(tile{N[with].data(), n, Dv, stride}, static_cast<Real*>(nullptr), static_cast<const Real*>(r.data()),
-                    {q.data(), n, Dk, stride}, tile{T[with].data(), Dk, Dv, stride}, static_cast<Real*>(nullptr),
-                    static_cast<const Real*>(r.data()), static_cast<const Real*>(out.data()), {k.data(), n, Dk, stride},
-                    {v.data(), n, Dv, stride}, {room.data(), n, Dk, stride}, asked);
+      const tile rows{N[with].data(), n, Dv, stride}, more{N[with].data() + n * stride, n, Dv, stride},
+          scratch{room.data(), n, Dk, stride};
+      const tile queries{q.data(), n, Dk, stride}, keys{k.data(), n, Dk, stride}, values{v.data(), n, Dv, stride};
+      const bila::kernel::state<Real> before{{S.data(), Dk, Dv, stride}, h.data()},
+          after{{R[with].data(), Dk, Dv, stride}, s[with].data()}, stepped{{T[with].data(), Dk, Dv, stride}};
+      Kernel::read(rows,
+                   {.q = queries,
+                    .S = before.S,
+                    .weights = r.data(),
+                    .A = tile{A.data(), n, n, stride},
+                    .v = values,
+                    .partial = tile{left.data(), n, Dv, stride},
+                    .row_scales = out.data()},
+                   asked);
+      Kernel::read(more, {.q = queries, .S = before.S, .weights = r.data()}, asked);
+      Kernel::accumulate(after,
+                         {.from = before,
+                          .decay = Real(0.5),
+                          .k = keys,
+                          .v = values,
+                          .weights = r.data(),
+                          .weighted = scratch,
+                          .rest = {{}, e[with].data()}},
+                         asked);
+      Kernel::steps(
+          rows, nullptr, stepped,
+          {.q = queries, .k = keys, .v = values, .read = r.data(), .write = out.data(), .decay = r.data(), .weighted = scratch},
+          asked);
     }
     CHECK(N[0] == N[1]);
     CHECK(R[0] == R[1]);
