@@ -80,9 +80,12 @@ struct view {
   }
 };
 
+struct call;
+
 struct state {
   view S, z, log_decay;
   bool given() const { return S.given() || z.given() || log_decay.given(); }
+  number stored_in(const call& c) const;  // S and z alike
 };
 
 /// The sizes of a call; cross: keys are not the queries' tokens; only_states: it has no y.
@@ -124,6 +127,7 @@ struct call {
 
   view y, row_sum;
   state final_forward, final_backward;
+  bool add = false;  // y += result
 
   view dy;
   state by_forward, by_backward;  // the loss's gradient by the final states
@@ -191,5 +195,10 @@ std::string compare(const call& before, const call& after, stage at);
 
 /// The first number that differs, or empty.
 std::string unchanged(const call& before, const call& after);
+
+inline number state::stored_in(const call& c) const {
+  const view& x = S.given() ? S : z;
+  return x.given() ? c.memories[static_cast<std::size_t>(x.memory)].kind : real_of(c.type);
+}
 
 }  // namespace fuzz

@@ -84,6 +84,7 @@ class definition {
           const head x = make(b, h, n);
           at_ == stage::forward ? forward(x) : gradient(x);
         }
+    if (at_ == stage::forward && c_.add) add_to_y();
     return finish();
   }
 
@@ -114,8 +115,8 @@ class definition {
 
   void expect(const state& x, bool log_decay) {
     if (!x.given()) return;
-    expect(x.S, real_of(c_.type));
-    if (c_.row_sums()) expect(x.z, real_of(c_.type));
+    expect(x.S, x.stored_in(c_));
+    if (c_.row_sums()) expect(x.z, x.stored_in(c_));
     if (log_decay) expect(x.log_decay, real_of(c_.type));
   }
 
@@ -142,6 +143,18 @@ class definition {
 
   static void add(written* to, index_t b, index_t h, index_t l, index_t d, const sized& x) {
     if (to != nullptr) to->at(b, h, l, d).add(x);
+  }
+
+  /// What y holds is added to the result, which has been rounded.
+  void add_to_y() {
+    written& y = *find(c_.y);
+    const precision stored = precision_of(c_.type);
+    c_.y.each([&](index_t, index_t b, index_t h, index_t l, index_t d) {
+      sized& x = y.at(b, h, l, d);
+      const wide before = c_.at(c_.y, b, h, l, d);
+      if (x.size != 0) y.extra_at(b, h, l, d) += stored.u * std::fabs(x.value) + stored.smallest;
+      x = {x.value + before, x.size == 0 ? 0 : x.size + std::fabs(before)};
+    });
   }
 
   std::vector<expectation> finish() {

@@ -165,7 +165,8 @@ class typed_call {
   }
 
   bila::outputs<T> outputs() const {
-    return {place<T>(c_.y), place<Real>(c_.row_sum), place_state<Real>(c_.final_forward), place_state<Real>(c_.final_backward)};
+    return {place<T>(c_.y), place<Real>(c_.row_sum), place_state<Real>(c_.final_forward), place_state<Real>(c_.final_backward),
+            c_.add};
   }
 
   bila::gradients<T> gradients() const {
@@ -190,8 +191,18 @@ class typed_call {
     return {data, x.extents, x.strides};
   }
 
+  template <class U, class Number>
+  bila::state<U> place_16_bits(const state& x) const {
+    using stored = std::conditional_t<std::is_const_v<U>, const Number, Number>;
+    return bila::state<stored>{place<stored>(x.S), place<stored>(x.z), place<U>(x.log_decay)};
+  }
+
   template <class U>
   bila::state<U> place_state(const state& x) const {
+    if constexpr (std::is_same_v<std::remove_const_t<U>, float>) {
+      if (x.stored_in(c_) == number::bf16) return place_16_bits<U, bila::bf16>(x);
+      if (x.stored_in(c_) == number::f16) return place_16_bits<U, bila::f16>(x);
+    }
     return {place<U>(x.S), place<U>(x.z), place<U>(x.log_decay)};
   }
 

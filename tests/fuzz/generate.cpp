@@ -271,12 +271,18 @@ class generator {
 
   bool wants(double p) { return random_.chance(p); }
 
-  state random_state(bool log_decay) {
+  /// What the numbers of a state that attend reads or writes are stored in.
+  number any_state_storage() {
+    if (c_.type == number::f64 || !wants(0.3)) return real_of(c_.type);
+    return random_.one_of(std::array{number::bf16, number::f16});
+  }
+
+  state random_state(bool log_decay, number stored) {
     const number real = real_of(c_.type);
     const index_t n = c_.offsets.empty() ? B_ : c_.segments();
     state x;
-    x.S = allocate(real, {n, H_, Dk_, Dv_}, role::read);
-    if (c_.row_sums() || wants(0.3)) x.z = allocate(real, {n, H_, Dk_, 1}, role::read);
+    x.S = allocate(stored, {n, H_, Dk_, Dv_}, role::read);
+    if (c_.row_sums() || wants(0.3)) x.z = allocate(stored, {n, H_, Dk_, 1}, role::read);
     if (log_decay && wants(0.5)) x.log_decay = allocate(real, {n, H_, 1, 1}, role::read);
     if (c_.row_sums() && wants(0.05)) x.S = {};
     fill(x.S, {}, -1, 1);
@@ -285,12 +291,12 @@ class generator {
     return x;
   }
 
-  state written_state(bool log_decay) {
+  state written_state(bool log_decay, number stored) {
     const number real = real_of(c_.type);
     const index_t n = c_.offsets.empty() ? B_ : c_.segments();
     state x;
-    x.S = written(real, {n, H_, Dk_, Dv_});
-    if (c_.row_sums() || wants(0.3)) x.z = written(real, {n, H_, Dk_, 1});
+    x.S = written(stored, {n, H_, Dk_, Dv_});
+    if (c_.row_sums() || wants(0.3)) x.z = written(stored, {n, H_, Dk_, 1});
     if (log_decay && wants(0.6)) x.log_decay = written(real, {n, H_, 1, 1});
     if (x.z.given() && wants(0.05)) x.S = {};
     return x;
@@ -304,10 +310,11 @@ class generator {
       if (!c_.looks(way)) continue;
       state& from = way == direction::forward ? c_.initial_forward : c_.initial_backward;
       state& to = way == direction::forward ? c_.final_forward : c_.final_backward;
-      if (wants(0.6)) from = random_state(!no_keys);
-      if (wants(0.6)) to = written_state(false);
-      if (only_states_ && !c_.final_forward.given() && !c_.final_backward.given()) to = written_state(false);
-      if (only_states_ && to.given() && !to.S.given() && !to.z.given()) to = written_state(false);
+      const number read = any_state_storage(), stored = in_place_ ? read : any_state_storage();
+      if (wants(0.6)) from = random_state(!no_keys, read);
+      if (wants(0.6)) to = written_state(false, stored);
+      if (only_states_ && !c_.final_forward.given() && !c_.final_backward.given()) to = written_state(false, stored);
+      if (only_states_ && to.given() && !to.S.given() && !to.z.given()) to = written_state(false, stored);
       if (!in_place_ || !from.S.given() || !to.S.given()) continue;
       to.S = from.S = distinct(from.S);
       if (c_.row_sums() && to.z.given()) to.z = from.z = distinct(from.z);
@@ -325,11 +332,13 @@ class generator {
 
   void make_outputs() {
     if (!only_states_ && (c_.row_sums() ? wants(0.9) : wants(0.2))) c_.row_sum = written(real_of(c_.type), {B_, H_, L_, 1});
+    c_.add = !only_states_ && !c_.row_sums() && wants(0.1);
+    if (c_.add) fill(c_.y, {}, -1, 1);
   }
 
   void make_gradient() {
     const number real = real_of(c_.type);
-    c_.has_gradient = !in_place_ && magnitude_ == 1 && (only_states_ || !c_.row_sums() || c_.row_sum.given());
+    c_.has_gradient = !in_place_ && !c_.add && magnitude_ == 1 && (only_states_ || !c_.row_sums() || c_.row_sum.given());
     if (!c_.has_gradient) return;
     if (!only_states_) c_.dy = allocate(c_.type, {B_, H_, L_, Dv_}, role::read);
     fill(c_.dy, c_.lengths, -1, 1);
@@ -339,11 +348,11 @@ class generator {
         const bool forward = way == direction::forward;
         const bool no_keys = cross_ && (Lk_ == 0 || L_ == 0 || std::count(c_.key_lengths.begin(), c_.key_lengths.end(), 0) > 0);
         state& by = forward ? c_.by_forward : c_.by_backward;
-        if (wants(0.6) || (only_states_ && !c_.by_forward.given())) by = random_state(false);
-        if (wants(0.6)) (forward ? c_.to.initial_forward : c_.to.initial_backward) = written_state(!no_keys);
+        if (wants(0.6) || (only_states_ && !c_.by_forward.given())) by = random_state(false, real);
+        if (wants(0.6)) (forward ? c_.to.initial_forward : c_.to.initial_backward) = written_state(!no_keys, real);
       }
     if (only_states_ && !c_.by_forward.given() && !c_.by_backward.given())
-      (c_.looks(direction::forward) ? c_.by_forward : c_.by_backward) = random_state(false);
+      (c_.looks(direction::forward) ? c_.by_forward : c_.by_backward) = random_state(false, real);
     const bila::per_axis tokens{B_, H_, L_, 1};
     if (wants(0.8) && !only_states_) c_.to.q = written(c_.type, c_.q.extents);
     if (wants(0.8)) c_.to.k = written(c_.type, c_.k.extents);
@@ -575,7 +584,7 @@ std::string describe(const call& c) {
   const auto state = [&](const char* name, const fuzz::state& x) {
     if (x.given())
       words << " " << name << "(" << (x.S.given() ? "S" : "") << (x.z.given() ? "z" : "") << (x.log_decay.given() ? "a" : "")
-            << ")";
+            << (x.stored_in(c) == real_of(c.type) ? ")" : ", 16 bits)");
   };
   const sizes s = c.sizes(stage::forward);
   words << types[static_cast<std::size_t>(c.type)] << " ";
@@ -598,6 +607,7 @@ std::string describe(const call& c) {
   state("final_forward", c.final_forward);
   state("final_backward", c.final_backward);
   if (s.only_states) words << " states only";
+  if (c.add) words << " add";
   if (c.interleaved) words << " interleaved";
   if (!c.broken.empty()) words << " broken: " << c.broken;
   return words.str();

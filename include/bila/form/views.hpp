@@ -4,6 +4,7 @@
 #pragma once
 
 #include <bila/call/checks.hpp>
+#include <bila/call/gradients.hpp>
 #include <bila/call/segments.hpp>
 #include <bila/config.hpp>
 #include <bila/mask/concepts.hpp>
@@ -61,20 +62,6 @@ void add_checks(mask_view<Real>& view) {
   };
 }
 
-template <class Real, class Mask>
-void add_gradient(mask_view<Real>& view) {
-  view.ask_parameter_shape = [](const void* any) { return std::get<0>(static_cast<const Mask*>(any)->parameters()).extents; };
-  if constexpr (Mask::gaps == gap::per_token)
-    view.ask_pull_back_tokens = [](const void* any, index_t b, index_t h, const segment& piece, const double* forward,
-                                   const double* backward, const tensor_view<Real>& to) {
-      static_cast<const Mask*>(any)->pull_back(b, h, piece.first, piece.count, forward, backward, to);
-    };
-  else
-    view.ask_pull_back_head = [](const void* any, index_t h, double forward, double backward, const tensor_view<Real>& to) {
-      static_cast<const Mask*>(any)->pull_back(h, forward, backward, to);
-    };
-}
-
 template <class Kernel, class Real, class Mask>
 mask_view<Real> view_of_mask(const Mask& mask) {
   mask_view<Real> view;
@@ -90,12 +77,30 @@ mask_view<Real> view_of_mask(const Mask& mask) {
       for (index_t t = 0; t < count; ++t)
         to[t] = way == direction::forward ? asked.log_forward(b, h, first + t) : asked.log_backward(b, h, first + t);
     };
-    if constexpr (pulls_back<Mask, Real>) add_gradient<Real, Mask>(view);
   } else {
     view.ask_weights = [](const void* any, index_t b, index_t h, index_t first, index_t count, index_t j, double* to) {
       const Mask& asked = *static_cast<const Mask*>(any);
       for (index_t i = 0; i < count; ++i) to[i] = asked.weight(b, h, first + i, j);
     };
+  }
+  return view;
+}
+
+/// The same with how it pulls a gradient back, which only a gradient asks for.
+template <class Kernel, class Real, class Mask>
+mask_view<Real> view_with_pull_back(const Mask& mask) {
+  mask_view<Real> view = view_of_mask<Kernel, Real>(mask);
+  if constexpr (detail::has_log_decay<Mask, Real>) {
+    view.ask_parameter_shape = [](const void* any) { return std::get<0>(static_cast<const Mask*>(any)->parameters()).extents; };
+    if constexpr (Mask::gaps == gap::per_token)
+      view.ask_pull_back_tokens = [](const void* any, index_t b, index_t h, const segment& piece, const double* forward,
+                                     const double* backward, const tensor_view<Real>& to) {
+        static_cast<const Mask*>(any)->pull_back(b, h, piece.first, piece.count, forward, backward, to);
+      };
+    else
+      view.ask_pull_back_head = [](const void* any, index_t h, double forward, double backward, const tensor_view<Real>& to) {
+        static_cast<const Mask*>(any)->pull_back(h, forward, backward, to);
+      };
   }
   return view;
 }

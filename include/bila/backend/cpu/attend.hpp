@@ -225,11 +225,11 @@ void with_16_bits(const state<Real>& x, index_t sequence, index_t h, const form:
   x.stored == state_storage::bf16 ? pass(bf16{}) : pass(f16{});
 }
 
-/// The same part as forms take it: of a state in 16 bits a copy, widened where it is read.
+/// Of a state in 16 bits: a copy, widened where it is read.
 template <class Kernel, class Real>
-BILA_NOINLINE form::head_state<Real> head_state_in(kernel::arena& memory, const state<Real>& x, index_t sequence, index_t h) {
+[[gnu::cold]] BILA_NOINLINE form::head_state<Real> copied_state_of(kernel::arena& memory, const state<Real>& x, index_t sequence,
+                                                                   index_t h) {
   using Number = std::remove_const_t<Real>;
-  if (x.stored == state_storage::computed) return head_state_of(x, sequence, h);
   form::head_state<Number> copy;
   const auto make_room = [&](const tensor_view<Real>& from, rows<Number>& to) {
     if (from.data == nullptr) return;
@@ -250,10 +250,17 @@ BILA_NOINLINE form::head_state<Real> head_state_in(kernel::arena& memory, const 
   return part;
 }
 
-/// Rounds what a form wrote to such a copy.
+/// The part of a state that a form takes.
+template <class Kernel, class Real>
+form::head_state<Real> head_state_in(kernel::arena& memory, const state<Real>& x, index_t sequence, index_t h) {
+  if (x.stored == state_storage::computed) return head_state_of(x, sequence, h);
+  return copied_state_of<Kernel>(memory, x, sequence, h);
+}
+
+/// Rounds what a form wrote to such a copy. Cold, as the one above: compiled for size, 2 KB instead of 18.
 template <class Real>
-BILA_NOINLINE void round_to_16_bits(const state<Real>& x, index_t sequence, index_t h, const form::head_state<Real>& copy,
-                                    bool row_sums) {
+[[gnu::cold]] BILA_NOINLINE void round_to_16_bits(const state<Real>& x, index_t sequence, index_t h,
+                                                  const form::head_state<Real>& copy, bool row_sums) {
   if (x.stored == state_storage::computed) return;
   if constexpr (std::is_same_v<Real, float>)
     with_16_bits(x, sequence, h, copy, [&](const auto& to, const auto& from) {

@@ -53,7 +53,7 @@ struct backend_of<cpu> {
                        const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
     using engine = form::engine_of<Form, form::memory_of<Mask>>;
     using Kernel = kernel_of<Tuning>;
-    const views<T> with{form::view_of_mask<Kernel, real_of<T>>(mask), form::view_with_slopes<Kernel, real_of<T>>(norm)};
+    const views<T> with{form::view_with_pull_back<Kernel, real_of<T>>(mask), form::view_with_slopes<Kernel, real_of<T>>(norm)};
     const complaint wrong = run_gradient_checked<Kernel>(backend, engine::of(form), engine::carries_states, with, in, kept, dy, to);
     if (!wrong.empty()) raise(wrong);
   }

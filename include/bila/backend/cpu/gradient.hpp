@@ -129,101 +129,132 @@ struct gradient_call {
   index_t gate_heads;
 };
 
-/// One segment of the heads of one group, in order.
+/// One segment of the heads of one group, which share tensors and are computed in order.
 template <class Kernel, class Form, class T>
-BILA_NOINLINE void run_gradient_task(index_t task, kernel::arena memory, scalar_gradients* parts, const schedule& s,
-                                     const gradient_call<Kernel, Form, T>& c) {
+class gradient_task {
+ public:
   using Real = real_of<T>;
-  const geometry& size = c.size;
-  const index_t groups = head_groups(c.in, c.gate_heads), n = task % s.segments, group = task / s.segments % groups,
-                b = task / s.segments / groups;
-  const segment piece = segments_of(c.in, size)(b, n), keys = keys_of(c.in, size, b, piece);
-  const index_t sequence = b * s.segments + n, per_group = size.H / groups;
-  const rows<Real> sum_q = room_for_sum<Kernel, T>(memory, piece.count, size.Dk),
-                   sum_k = room_for_sum<Kernel, T>(memory, keys.count, size.Dk),
-                   sum_v = room_for_sum<Kernel, T>(memory, keys.count, size.Dv);
-  double* const forward = memory.numbers<Kernel, double>(piece.count + 1);
-  double* const backward = memory.numbers<Kernel, double>(piece.count + 1);
-  double* const group_forward = memory.numbers<Kernel, double>(piece.count + 1);
-  double* const group_backward = memory.numbers<Kernel, double>(piece.count + 1);
 
-  for (index_t h = group * per_group; h < (group + 1) * per_group; ++h) {
-    const auto sum_rows = [&](const tensor_view<T>& to, const segment& tokens, const rows<Real>& sum) {
-      form::gradient_rows<T> result;
-      if (to.data == nullptr) return result;
-      const index_t sharing = size.H / to.heads();
-      result.out = rows_of(to, size, b, h, tokens);
-      if constexpr (form::is_narrow<T>)
-        result.sum = sum;
-      else
-        result.sum = result.out;
-      result.first = h % sharing == 0;
-      result.last = (h + 1) % sharing == 0;
-      if (result.first) clear_tokens(to, b, h / sharing, c.in.offsets.empty() ? tokens.count : to.length());
-      return result;
-    };
-    kernel::arena inside = memory;  // each head starts over
-    form::head<T> head = head_of<Kernel>(inside, b, h, n, c.with.mask, c.in, size);
-    head.q = rows_of(c.in.q, size, b, h, piece);
-    form::head_gradient<T> g;
-    g.y = rows_of(c.kept.y, size, b, h, piece);
-    if (c.kept.row_sum.data != nullptr) g.row_sum = rows_of(c.kept.row_sum, size, b, h, piece);
-    g.dy = rows_of(c.dy.y, size, b, h, piece);
-    g.final_forward = head_state_of(c.dy.final_forward, sequence, h);
-    g.final_backward = head_state_of(c.dy.final_backward, sequence, h);
-    g.initial_forward = head_state_of(c.to.initial_forward, sequence, h);
-    g.initial_backward = head_state_of(c.to.initial_backward, sequence, h);
-    g.q = sum_rows(c.to.q, piece, sum_q);
-    g.k = sum_rows(c.to.k, keys, sum_k);
-    g.v = sum_rows(c.to.v, keys, sum_v);
-    clear_tokens(c.to.weights, b, h, piece.first, c.in.offsets.empty() ? size.L : piece.first + piece.count);
-    if (c.to.weights.data != nullptr && piece.count > 0)
-      g.weights = head_rows(c.to.weights, b, h, piece.first, piece.count).columns(piece.first, piece.count);
-    g.of_pairs = head.mask.gaps != gap::none || c.to.log_forward.data != nullptr || c.to.log_backward.data != nullptr ||
-                 c.to.diagonal != nullptr;
-    if (head.mask.gapped && (head.mask.gaps != gap::none || wants_gaps(c.to) || head.has_states())) {
-      g.forward = forward;
-      g.backward = backward;
-      std::fill_n(forward, piece.count + 1, 0.0);
-      std::fill_n(backward, piece.count + 1, 0.0);
-    }
-
-    if (piece.count > 0 || keys.count > 0) {
-      c.form.gradient().template run<Kernel>(head, g, c.with.norm, inside);
-    } else {
-      pass_on(g.final_forward, g.initial_forward, c.with.norm.uses_row_sum);
-      pass_on(g.final_backward, g.initial_backward, c.with.norm.uses_row_sum);
-    }
-
-    scalar_gradients& part = parts[(b * size.H + h) * s.segments + n] = {0, 0, g.scale, g.diagonal};
-    if (g.forward == nullptr) continue;
-    const auto at_border = [&](const state<Real>& to, double decay, double gradient) {
-      if (to.log_decay.data != nullptr) to.log_decay(sequence, h, 0, 0) = decay > 0 ? static_cast<Real>(gradient) : Real(0);
-    };
-    at_border(c.to.initial_forward, head.initial_forward.decay, forward[0]);
-    at_border(c.to.initial_backward, head.initial_backward.decay, backward[piece.count]);
-    clear_dead_gaps(head.mask, direction::forward, piece.count, forward);
-    clear_dead_gaps(head.mask, direction::backward, piece.count, backward);
-    part.forward = std::accumulate(forward, forward + piece.count, 0.0);
-    part.backward = std::accumulate(backward, backward + piece.count, 0.0);
-    write_gaps(c.to.log_forward, b, h, piece, forward);
-    write_gaps(c.to.log_backward, b, h, piece, backward);
-    if (c.gate_heads > 0) {
-      const index_t sharing = size.H / c.gate_heads, gate = h / sharing;
-      if (sharing > 1)
-        for (const auto& [sums, gaps] : {std::pair(group_forward, forward), std::pair(group_backward, backward)})
-          for (index_t t = 0; t < piece.count; ++t) sums[t] = h % sharing == 0 ? gaps[t] : sums[t] + gaps[t];
-      if ((h + 1) % sharing == 0) {
-        c.with.mask.ask_pull_back_tokens(c.with.mask.mask, b, gate, piece, sharing > 1 ? group_forward : forward,
-                                         sharing > 1 ? group_backward : backward, c.to.log_decay);
-        if (!c.in.lengths.empty()) clear_tokens(c.to.log_decay, b, gate, piece.count);
-      }
-    }
-    if (c.in.lengths.empty()) continue;
-    clear_tokens(c.to.log_forward, b, h, piece.count);
-    clear_tokens(c.to.log_backward, b, h, piece.count);
+  gradient_task(index_t task, kernel::arena memory, const schedule& s, const gradient_call<Kernel, Form, T>& call)
+      : c_(call), segments_(s.segments), n_(task % s.segments) {
+    const index_t groups = head_groups(c_.in, c_.gate_heads), group = task / s.segments % groups;
+    b_ = task / s.segments / groups;
+    first_ = group * (c_.size.H / groups);
+    last_ = first_ + c_.size.H / groups;
+    piece_ = segments_of(c_.in, c_.size)(b_, n_);
+    keys_ = keys_of(c_.in, c_.size, b_, piece_);
+    sum_q_ = room_for_sum<Kernel, T>(memory, piece_.count, c_.size.Dk);
+    sum_k_ = room_for_sum<Kernel, T>(memory, keys_.count, c_.size.Dk);
+    sum_v_ = room_for_sum<Kernel, T>(memory, keys_.count, c_.size.Dv);
+    for (double** const gaps : {&forward_, &backward_, &group_forward_, &group_backward_})
+      *gaps = memory.numbers<Kernel, double>(piece_.count + 1);
+    memory_ = memory;
   }
-}
+
+  void run(scalar_gradients* parts) {
+    for (index_t h = first_; h < last_; ++h) run_head(h, parts[(b_ * c_.size.H + h) * segments_ + n_]);
+  }
+
+ private:
+  BILA_NOINLINE void run_head(index_t h, scalar_gradients& part) {
+    kernel::arena memory = memory_;  // each head starts over
+    form::head<T> head = head_of<Kernel>(memory, b_, h, n_, c_.with.mask, c_.in, c_.size);
+    head.q = rows_of(c_.in.q, c_.size, b_, h, piece_);
+    form::head_gradient<T> g = gradient_of(head, h);
+    if (piece_.count > 0 || keys_.count > 0) {
+      c_.form.gradient().template run<Kernel>(head, g, c_.with.norm, memory);
+    } else {
+      pass_on(g.final_forward, g.initial_forward, c_.with.norm.uses_row_sum);
+      pass_on(g.final_backward, g.initial_backward, c_.with.norm.uses_row_sum);
+    }
+    part = {0, 0, g.scale, g.diagonal};
+    if (g.forward != nullptr) finish_gaps(head, h, part);
+  }
+
+  /// What the form is given and asked for.
+  BILA_NOINLINE form::head_gradient<T> gradient_of(const form::head<T>& head, index_t h) {
+    form::head_gradient<T> g;
+    g.y = rows_of(c_.kept.y, c_.size, b_, h, piece_);
+    if (c_.kept.row_sum.data != nullptr) g.row_sum = rows_of(c_.kept.row_sum, c_.size, b_, h, piece_);
+    g.dy = rows_of(c_.dy.y, c_.size, b_, h, piece_);
+    g.final_forward = head_state_of(c_.dy.final_forward, sequence(), h);
+    g.final_backward = head_state_of(c_.dy.final_backward, sequence(), h);
+    g.initial_forward = head_state_of(c_.to.initial_forward, sequence(), h);
+    g.initial_backward = head_state_of(c_.to.initial_backward, sequence(), h);
+    g.q = rows_for(c_.to.q, piece_, sum_q_, h);
+    g.k = rows_for(c_.to.k, keys_, sum_k_, h);
+    g.v = rows_for(c_.to.v, keys_, sum_v_, h);
+    clear_tokens(c_.to.weights, b_, h, piece_.first, c_.in.offsets.empty() ? c_.size.L : piece_.first + piece_.count);
+    if (c_.to.weights.data != nullptr && piece_.count > 0)
+      g.weights = head_rows(c_.to.weights, b_, h, piece_.first, piece_.count).columns(piece_.first, piece_.count);
+    g.of_pairs = head.mask.gaps != gap::none || c_.to.log_forward.data != nullptr || c_.to.log_backward.data != nullptr ||
+                 c_.to.diagonal != nullptr;
+    if (head.mask.gapped && (head.mask.gaps != gap::none || wants_gaps(c_.to) || head.has_states())) {
+      g.forward = forward_;
+      g.backward = backward_;
+      std::fill_n(forward_, piece_.count + 1, 0.0);
+      std::fill_n(backward_, piece_.count + 1, 0.0);
+    }
+    return g;
+  }
+
+  /// Where the gradient of these tokens of a tensor that heads share is added up.
+  form::gradient_rows<T> rows_for(const tensor_view<T>& to, const segment& tokens, const rows<Real>& sum, index_t h) const {
+    form::gradient_rows<T> result;
+    if (to.data == nullptr) return result;
+    const index_t sharing = c_.size.H / to.heads();
+    result.out = rows_of(to, c_.size, b_, h, tokens);
+    if constexpr (form::is_narrow<T>)
+      result.sum = sum;
+    else
+      result.sum = result.out;
+    result.first = h % sharing == 0;
+    result.last = (h + 1) % sharing == 0;
+    if (result.first) clear_tokens(to, b_, h / sharing, c_.in.offsets.empty() ? tokens.count : to.length());
+    return result;
+  }
+
+  /// Writes the gradients of a head's gaps, its borders included, and adds them up.
+  BILA_NOINLINE void finish_gaps(const form::head<T>& head, index_t h, scalar_gradients& part) {
+    const auto write_border = [&](const state<Real>& to, double decay, double gradient) {
+      if (to.log_decay.data != nullptr) to.log_decay(sequence(), h, 0, 0) = decay > 0 ? static_cast<Real>(gradient) : Real(0);
+    };
+    write_border(c_.to.initial_forward, head.initial_forward.decay, forward_[0]);
+    write_border(c_.to.initial_backward, head.initial_backward.decay, backward_[piece_.count]);
+    clear_dead_gaps(head.mask, direction::forward, piece_.count, forward_);
+    clear_dead_gaps(head.mask, direction::backward, piece_.count, backward_);
+    part.forward = std::accumulate(forward_, forward_ + piece_.count, 0.0);
+    part.backward = std::accumulate(backward_, backward_ + piece_.count, 0.0);
+    write_gaps(c_.to.log_forward, b_, h, piece_, forward_);
+    write_gaps(c_.to.log_backward, b_, h, piece_, backward_);
+    if (c_.gate_heads > 0) pull_back(h);
+    if (c_.in.lengths.empty()) return;
+    clear_tokens(c_.to.log_forward, b_, h, piece_.count);
+    clear_tokens(c_.to.log_backward, b_, h, piece_.count);
+  }
+
+  /// To the mask's parameters, once the last head that shares them is done.
+  void pull_back(index_t h) {
+    const index_t sharing = c_.size.H / c_.gate_heads, gate = h / sharing;
+    if (sharing > 1)
+      for (const auto& [sums, gaps] : {std::pair(group_forward_, forward_), std::pair(group_backward_, backward_)})
+        for (index_t t = 0; t < piece_.count; ++t) sums[t] = h % sharing == 0 ? gaps[t] : sums[t] + gaps[t];
+    if ((h + 1) % sharing != 0) return;
+    c_.with.mask.ask_pull_back_tokens(c_.with.mask.mask, b_, gate, piece_, sharing > 1 ? group_forward_ : forward_,
+                                      sharing > 1 ? group_backward_ : backward_, c_.to.log_decay);
+    if (!c_.in.lengths.empty()) clear_tokens(c_.to.log_decay, b_, gate, piece_.count);
+  }
+
+  index_t sequence() const { return b_ * segments_ + n_; }
+
+  const gradient_call<Kernel, Form, T>& c_;
+  index_t segments_, b_, n_, first_, last_;  // heads [first, last) of segment n of batch row b
+  segment piece_, keys_;                     // its queries and its keys
+  rows<Real> sum_q_, sum_k_, sum_v_;         // where heads add up what is stored in 16 bits
+  double *forward_, *backward_;              // (count + 1) of a head's gaps
+  double *group_forward_, *group_backward_;  // the same, summed over heads that share gates
+  kernel::arena memory_;                     // what is left for a head
+};
 
 /// What is summed over batch rows, heads and segments, in that order.
 template <class T>
@@ -279,9 +310,8 @@ BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& for
   const gradient_call<Kernel, Form, T> call{form, with, in, kept, dy, to, size, gate_heads};
   const auto parts_in = [](std::byte* shared) { return reinterpret_cast<scalar_gradients*>(shared); };
   const call_memory memory(backend.workspace, s.bytes());
-  run_tasks(backend, s, memory, [&](index_t task, kernel::arena own, std::byte* shared) {
-    run_gradient_task<Kernel>(task, own, parts_in(shared), s, call);
-  });
+  run_tasks(backend, s, memory,
+            [&](index_t task, kernel::arena own, std::byte* shared) { gradient_task(task, own, s, call).run(parts_in(shared)); });
   sum_scalars(with, to, parts_in(memory.aligned()), size, s.segments);
   if (size.H > 0) return {};
   for (const tensor_view<T>* unread : {&to.q, &to.k, &to.v})  // no head of y reads their heads
