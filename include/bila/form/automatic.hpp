@@ -28,9 +28,9 @@ struct automatic {
   /// What is taken for a head of this size with a gapped mask; with any other it is full.
   static choice pick(head_size size, gap gaps, direction way, double diagonal, bool has_states = false) {
     const double L = static_cast<double>(size.L), Dk = static_cast<double>(size.Dk), Dv = static_cast<double>(size.Dv);
-    const bool one_state = global_state::serves(gaps, way, diagonal);
-    const double C = one_state ? 0 : static_cast<double>(linear.tokens());
-    const double states = one_state ? 2 * Dk * Dv : 4 * Dk * Dv + 450;
+    const bool global = global_state::serves(gaps, way, diagonal);
+    const double C = global ? 0 : static_cast<double>(linear.tokens());
+    const double states = global ? 2 * Dk * Dv : 4 * Dk * Dv + 450;
     return !has_states && (L - C) * (Dk + Dv) < states ? choice::full : choice::chunkwise;
   }
 

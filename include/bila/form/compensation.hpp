@@ -7,6 +7,7 @@
 #include <bila/config.hpp>
 #include <bila/kernel/arena.hpp>
 #include <bila/kernel/contract.hpp>
+#include <bila/kernel/tile.hpp>
 
 #include <algorithm>
 

@@ -8,6 +8,8 @@
 #include <bila/form/views.hpp>
 #include <bila/kernel/arena.hpp>
 #include <bila/kernel/contract.hpp>
+#include <bila/kernel/tile.hpp>
+#include <bila/norm/quotient.hpp>
 #include <bila/view/number.hpp>
 #include <bila/view/storage.hpp>
 #include <bila/view/tensor_view.hpp>
@@ -139,7 +141,7 @@ BILA_NOINLINE void divide_rest(kernel::tile<Real> N, const Real* z, const norm_v
     const quotient<Real> row = norm.quotient_of(norm.uses_row_sum ? z[i] : Real(0), scale);
     if (detail::is_exactly(row.divisor, 0))
       std::fill_n(N.row(i), N.columns, Real(0));
-    else if (!scales(row))
+    else if (!norm::has_row_scale(row))
       Kernel::divide(N.row(i), N.columns, row.factor, row.divisor);
   }
 }
@@ -148,7 +150,7 @@ BILA_NOINLINE void divide_rest(kernel::tile<Real> N, const Real* z, const norm_v
 template <class Kernel, class T, class Real, class Write>
 void finish(const head<T>& x, index_t first, kernel::tile<Real> N, const Real* z, Real* out, const norm_view<Real>& norm,
             const Write& write) {
-  const bool all = norm.reciprocals(out, z, N.rows, x.scale);
+  const bool all = norm.row_scales(out, z, N.rows, x.scale);
   write();
   if (!all) divide_rest<Kernel>(N, z, norm, x.scale);
   if (norm.uses_row_sum && x.row_sum.data != nullptr)

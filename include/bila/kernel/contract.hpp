@@ -42,54 +42,12 @@
 
 #include <bila/config.hpp>
 #include <bila/kernel/ahead.hpp>
-#include <bila/view/tensor_view.hpp>
+#include <bila/kernel/tile.hpp>
 
 #include <concepts>
 #include <type_traits>
 
 namespace bila::inline v0_1::kernel::inline BILA_UNIT {
-
-/// A row-major matrix in the workspace or in the user's memory.
-///
-/// Padded tiles have `stride` a multiple of Kernel::lanes<Real>; the columns from `columns` up to the next multiple are zero and
-/// may be read and written with the rest. Vectors reach to the end of the last packet too; along features (s, h), and a and b of
-/// score_gradient, they are zero there, elsewhere it does not matter.
-template <class Real>
-struct tile {
-  Real* data = nullptr;
-  index_t rows = 0, columns = 0;
-  index_t stride = 0;
-
-  constexpr Real* row(index_t i) const { return data + i * stride; }
-
-  constexpr tile top(index_t n) const { return {data, n, columns, stride}; }
-
-  constexpr operator tile<const Real>() const requires(!std::is_const_v<Real>) { return {data, rows, columns, stride}; }
-};
-
-/// An argument whose type follows from the tile that the verb writes. Tiles go by reference into a verb and by value into its
-/// innermost loops: to copy one that was written a moment ago stalls the processor (1.5 to 4 % of a chunk), and a loop would read
-/// a reference again after each store.
-template <class T>
-using argument = const std::type_identity_t<T>&;
-
-/// A tile that a verb only reads.
-template <class Real>
-using operand = argument<tile<const Real>>;
-
-/// For a verb that reads it between stores.
-template <class Real>
-using operand_copy = std::type_identity_t<tile<const Real>>;
-
-/// What stands for a tile that is not wanted.
-template <class Real>
-inline constexpr tile<Real> no_tile{};
-
-/// A tile of one row; of none where x is null.
-template <class Real>
-constexpr tile<const Real> one_row(const Real* x, index_t columns) {
-  return {x, x == nullptr ? 0 : 1, columns, columns};
-}
 
 /// Sums over tokens of keys times values, and of keys alone.
 template <class Real>
@@ -177,8 +135,6 @@ concept layer = requires(tile<Real> a, tile<const Real> b, state<Real> S, rank_o
   { Kernel::sums(sum, sum, a) } -> std::convertible_to<double>;
   Kernel::crossings(sum, sum, a, z);
 };
-
-constexpr index_t round_up(index_t n, index_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 /// The kernel layer that a caller names; void is the fastest, which packets.hpp brings.
 template <class Kernel>

@@ -103,29 +103,6 @@ TEMPLATE_TEST_CASE("a finished row is factor N / divisor, and zero where the div
   CHECK(row_sum == std::vector<double>{99, 2, 0.5, 0});
 }
 
-TEMPLATE_TEST_CASE("one reciprocal a row, unless it is no normal number", "", float, double) {
-  using limits = std::numeric_limits<TestType>;
-  const std::vector<TestType> z{
-      2, -4, -limits::infinity(), limits::infinity(), limits::min(), 1 / limits::min(), limits::quiet_NaN()};
-  const auto n = static_cast<index_t>(z.size());
-  std::vector<TestType> out(z.size() + 1, 99);
-  CHECK(bila::form::reciprocals<bila::kernel::reference>(out.data(), z.data(), n, fixed_quotient{}, 3));
-  CHECK((out[0] == TestType(1.5) && out[1] == TestType(-0.75) && out[2] == 0 && out[3] == 0));
-  CHECK((out[4] == 3 / limits::min() && out[5] == 3 * limits::min() && std::isnan(out[6]) && out[7] == 99));
-
-  // Left to divide_rest: a divisor of zero too, whose row is zero whatever it was.
-  for (const TestType extreme :
-       {limits::denorm_min(), limits::min() / 8, limits::max(), 2 / limits::min(), -limits::max(), TestType(0)}) {
-    const std::vector<TestType> rows{2, extreme, -4};
-    CHECK_FALSE(bila::form::reciprocals<bila::kernel::reference>(out.data(), rows.data(), 3, fixed_quotient{}, 3));
-    CHECK((out[0] == TestType(1.5) && out[1] == 1 && out[2] == TestType(-0.75)));
-  }
-  // A norm that does not ask for row sums need not be given any.
-  CHECK(
-      bila::form::reciprocals<bila::kernel::reference>(out.data(), static_cast<const TestType*>(nullptr), 2, ignores_row_sum{}, 3));
-  CHECK((out[0] == TestType(0.5) && out[1] == TestType(0.5)));
-}
-
 TEMPLATE_TEST_CASE("a row is factor N / divisor to three roundings, however large or small its divisor", "",
                    (on<bila::kernel::reference, float>), (on<bila::kernel::reference, double>), (on<bila::kernel::eigen, float>),
                    (on<bila::kernel::eigen, double>)) {

@@ -11,7 +11,7 @@
 #include <bila/form/only_states.hpp>
 #include <bila/form/views.hpp>
 #include <bila/mask/concepts.hpp>
-#include <bila/norm/none.hpp>
+#include <bila/norm/concepts.hpp>
 #include <bila/view/number.hpp>
 
 #include <algorithm>
