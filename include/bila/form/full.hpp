@@ -46,12 +46,12 @@ struct full {
     scratch<Kernel, real_of<T>>(memory, size);
   }
 
-  index_t shares(head_size size, index_t wanted) const {
+  index_t splits(head_size size, index_t wanted) const {
     return std::clamp<index_t>(wanted, 1, std::max<index_t>(1, blocks_in(size.L)));
   }
 
   template <class Kernel, class T, class Real>
-  void run(const head<T>& x, const norm_view<Real>& norm, share part, kernel::arena memory) const {
+  void run(const head<T>& x, const norm_view<Real>& norm, split part, kernel::arena memory) const {
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width});
     Real* const z = norm.uses_row_sum ? w.z : nullptr;
     for (index_t ib = part.index; ib < blocks_in(x.q.count); ib += part.count) {

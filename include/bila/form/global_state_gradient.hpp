@@ -115,7 +115,7 @@ struct global_state_gradient {
       const auto dq = w.dqk.top(n);                                             // (n, Dk)
       if (g.q.out.data != nullptr) {
         Kernel::read(dq, {.q = dy, .S = w.Tt, .weights = w.a, .A = kernel::one_row(dZ, n), .v = kernel::one_row(t, x.q.width)});
-        deliver<Kernel>(g.q, at, dq, true, true);
+        accumulate_or_store<Kernel>(g.q, at, dq, true, true);
       }
       Kernel::accumulate(sum, {.from = sum, .k = q, .v = dy, .weights = w.a, .weighted = w.weighted, .rest = w.P_rest.after(1, 1)});
       if (norm.uses_row_sum) Kernel::gather(w.p, w.P_rest.e, Real(1), w.p, q, w.b);
@@ -150,12 +150,12 @@ struct global_state_gradient {
       if (g.k.out.data != nullptr) {
         const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.dyv);  // (n, Dv)
         Kernel::read(dk, {.q = v, .S = w.Pt, .weights = w.ones, .A = kernel::one_row(ones, n), .v = kernel::one_row(p, x.q.width)});
-        deliver<Kernel>(g.k, at, dk, true, true);
+        accumulate_or_store<Kernel>(g.k, at, dk, true, true);
       }
       if (g.v.out.data != nullptr) {
         const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.qk);  // (n, Dk)
         Kernel::read(dv, {.q = k, .S = w.P, .weights = w.ones});
-        deliver<Kernel>(g.v, at, dv, true, true);
+        accumulate_or_store<Kernel>(g.v, at, dv, true, true);
       }
     }
   }

@@ -23,8 +23,8 @@ namespace bila::inline v0_1::form::inline BILA_UNIT {
 template <class Real>
 struct mask_view {
   const void* mask = nullptr;
-  bool gapped = false;  // else pairwise, and `gaps` says nothing
-  bila::gap gaps = gap::none;
+  bool gapped = false;         // else pairwise, and `gaps` says nothing
+  bila::gap gaps = gap::none;  // the granularity of decay
   bool orders_tokens = true;
   index_t heads = 0;  // that it counts; 0: as many as y has
 

@@ -32,7 +32,7 @@
 //   inner(a, b)                        sum_ij a_ij b_ij                                 in double
 //   sums(queries, keys, E)             queries_i += sum_j E_ji,  keys_j += sum_i E_ji;  returns sum_ij E_ji   in double
 //   crossings(f, b, E, x)              f_t += sum_{j < t <= i} E_ji,  b_t += sum_{i < t <= j} E_ji,  0 < t < n; null: not wanted
-//                                                                                       x: room for n numbers
+//                                                                                       x: scratch for n numbers
 //
 // What a verb can do without has a default in the structs below and in its last argument. z, and in gather w for weights of one,
 // may be null; a state without s has no row sums. A verb that adds to what is there adds up its own products first. The rows of the
@@ -41,7 +41,7 @@
 #pragma once
 
 #include <bila/config.hpp>
-#include <bila/kernel/ahead.hpp>
+#include <bila/kernel/prefetch.hpp>
 #include <bila/kernel/tile.hpp>
 
 #include <concepts>

@@ -4,8 +4,8 @@
 #pragma once
 
 #include <bila/config.hpp>
-#include <bila/kernel/ahead.hpp>
 #include <bila/kernel/contract.hpp>
+#include <bila/kernel/prefetch.hpp>
 #include <bila/kernel/register_tile.hpp>
 #include <bila/kernel/simd.hpp>
 
@@ -73,11 +73,11 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void read(const tile<Real>& N, argument<read_terms<Real>> x, ahead* next = nullptr) {
+  static BILA_NOINLINE void read(const tile<Real>& N, argument<read_terms<Real>> x, prefetch_queue* next = nullptr) {
     operand<Real> q = x.q, S = x.S, A = x.A, v = x.v, partial = x.partial;
     const Real *const weights = x.weights, *const row_scales = x.row_scales;
     for_each_tile<lanes<Real>>(N.rows, N.columns, [=]<int Rows, int Packets>(index_t i, index_t d) BILA_LAMBDA_INLINE {
-      const line_ahead lines(next, q.columns);
+      const prefetch_lines lines(next, q.columns);
       packet<Real> sum[Rows][Packets];
       clear(sum);
       multiply_add<false>(sum, q.columns, q.row(i), q.stride, S.data + d, S.stride, lines);
@@ -119,7 +119,7 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void accumulate(const state<Real>& to, argument<update_terms<Real>> x, ahead* next = nullptr) {
+  static BILA_NOINLINE void accumulate(const state<Real>& to, argument<update_terms<Real>> x, prefetch_queue* next = nullptr) {
     constexpr index_t width = lanes<Real>;
     const tile<Real>&S = to.S, &E = x.rest.S, &weighted = x.weighted;
     operand<Real> H = x.from.S, k = x.k, v = x.v;
@@ -137,7 +137,7 @@ struct packets {
     const tile<const Real> keys = w == nullptr ? k : tile<const Real>(weighted);
     const auto decay = simd::pset1<packet<Real>>(g);
     for_each_tile<lanes<Real>>(S.rows, S.columns, [=]<int Rows, int Packets>(index_t c, index_t d) BILA_LAMBDA_INLINE {
-      const line_ahead lines(next, k.rows);
+      const prefetch_lines lines(next, k.rows);
       packet<Real> sum[Rows][Packets];
       if (E.data == nullptr) {
         clear(sum);
@@ -156,7 +156,7 @@ struct packets {
 
   template <class Real>
   static BILA_NOINLINE void steps(tile<Real> N, std::type_identity_t<Real>* z, const state<Real>& to, argument<step_terms<Real>> x,
-                                  ahead* next = nullptr) {
+                                  prefetch_queue* next = nullptr) {
     constexpr index_t width = lanes<Real>;
     const tile<Real> S = to.S, weighted = x.weighted;
     const tile<const Real> q = x.q, k = x.k, v = x.v;

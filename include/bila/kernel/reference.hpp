@@ -42,7 +42,7 @@ struct reference {
   }
 
   template <class Real>
-  static void read(tile<Real> N, argument<read_terms<Real>> x, ahead* = nullptr) {
+  static void read(tile<Real> N, argument<read_terms<Real>> x, prefetch_queue* = nullptr) {
     for (index_t i = 0; i < N.rows; ++i)
       for (index_t d = 0; d < N.columns; ++d) {
         wide<Real> sum = 0;
@@ -73,7 +73,7 @@ struct reference {
   }
 
   template <class Real>
-  static void accumulate(const state<Real>& to, argument<update_terms<Real>> x, ahead* = nullptr) {
+  static void accumulate(const state<Real>& to, argument<update_terms<Real>> x, prefetch_queue* = nullptr) {
     const tile<Real> E = x.rest.S;
     for (index_t c = 0; c < to.S.rows; ++c)
       for (index_t d = 0; d < to.S.columns; ++d) {
@@ -89,7 +89,7 @@ struct reference {
 
   template <class Real>
   static void steps(tile<Real> N, std::type_identity_t<Real>* z, const state<Real>& to, argument<step_terms<Real>> x,
-                    ahead* = nullptr) {
+                    prefetch_queue* = nullptr) {
     const auto [S, s] = to;
     for (index_t i = 0; i < N.rows; ++i) {
       for (index_t d = 0; d < S.columns; ++d) {

@@ -4,8 +4,8 @@
 #pragma once
 
 #include <bila/config.hpp>
-#include <bila/kernel/ahead.hpp>
 #include <bila/kernel/contract.hpp>
+#include <bila/kernel/prefetch.hpp>
 #include <bila/kernel/simd.hpp>
 
 #include <algorithm>
@@ -61,17 +61,18 @@ struct nothing_beside {
   void operator()() const {}
 };
 
-/// Asks for a line of what is wanted next with each step of a loop, as long as there is one.
-struct line_ahead {
-  BILA_ALWAYS_INLINE line_ahead(ahead* next, index_t steps) : lines(next == nullptr ? ahead::run() : next->take(steps)) {}
+/// Prefetches a line with each step of a loop, as long as there is one.
+struct prefetch_lines {
+  BILA_ALWAYS_INLINE prefetch_lines(prefetch_queue* next, index_t steps)
+      : lines(next == nullptr ? prefetch_queue::run() : next->take(steps)) {}
 
   BILA_ALWAYS_INLINE void operator()() {
     if (lines.at == nullptr) return;
-    prefetch(lines.at);
+    prefetch_line(lines.at);
     lines.at += lines.step;
   }
 
-  ahead::run lines;
+  prefetch_queue::run lines;
 };
 
 /// sum += A B, with A (Rows, depth) at a, or A^T (depth, Rows) when `Transposed`, and B (depth, Packets) at b.
@@ -365,14 +366,14 @@ BILA_ALWAYS_INLINE void gather_columns(Real* s, Real* e, Real g, const Real* h, 
 /// `Decays`: the last token settles.
 template <int Tokens, int Packets, bool Decays, class Packet, class Real>
 BILA_ALWAYS_INLINE void step_tokens(tile<Real> N, const Real* r, tile<const Real> q, tile<Real> S, index_t d, index_t i,
-                                    const Real* g, tile<const Real> k, tile<const Real> v, ahead* next) {
+                                    const Real* g, tile<const Real> k, tile<const Real> v, prefetch_queue* next) {
   constexpr index_t step = width<Packet>;
   const Packet decay = simd::pset1<Packet>(g[i + Tokens - 1]);
   Packet value[Tokens][Packets], sum[Tokens][Packets];
   load(value, v.row(i) + d, v.stride);
   clear(sum);
   const Real *q_i = q.row(i), *k_i = k.row(i);
-  line_ahead lines(next, S.rows);
+  prefetch_lines lines(next, S.rows);
   for (index_t c = 0; c < S.rows; ++c) {
     lines();
     Real* const s = S.row(c) + d;
@@ -403,7 +404,7 @@ BILA_ALWAYS_INLINE void step_tokens(tile<Real> N, const Real* r, tile<const Real
 /// its loads and stores.
 template <int Most, int Packets, class Packet, class Real>
 BILA_ALWAYS_INLINE void step_columns(tile<Real> N, const Real* r, tile<const Real> q, tile<Real> S, index_t d, const Real* g,
-                                     tile<const Real> k, tile<const Real> v, ahead* next) {
+                                     tile<const Real> k, tile<const Real> v, prefetch_queue* next) {
   const auto pass = [=]<int Tokens>(index_t i) BILA_LAMBDA_INLINE {
     if (g[i + Tokens - 1] >= 1)
       step_tokens<Tokens, Packets, false, Packet>(N, r, q, S, d, i, g, k, v, next);

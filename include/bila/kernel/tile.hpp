@@ -86,21 +86,21 @@ BILA_NOINLINE void store(const rows<T>& to, const tile<Real>& from) {
 
 /// Tokens as a padded tile: the user's memory if its rows are whole packets, else a copy.
 template <class Kernel, class Real, class T>
-tile<const Real> whole_packets(rows<const T> from, tile<Real> room) {
+tile<const Real> whole_packets(rows<const T> from, tile<Real> scratch) {
   if constexpr (std::is_same_v<T, Real>)
     if (from.column_stride == 1 && from.width % Kernel::template lanes<Real> == 0)
       return {from.data, from.count, from.width, from.row_stride};
-  load(room.top(from.count), from);
-  return room.top(from.count);
+  load(scratch.top(from.count), from);
+  return scratch.top(from.count);
 }
 
-/// Where a kernel may leave whole rows for tokens: their own memory if the rows are whole packets, else the room; then `store`
-/// them.
+/// Where a kernel writes whole rows for tokens: their own memory if the rows are whole packets, else scratch, from which `store`
+/// copies them.
 template <class Kernel, class Real, class T>
-tile<Real> results(rows<T> to, tile<Real> room) {
+tile<Real> results(rows<T> to, tile<Real> scratch) {
   if constexpr (std::is_same_v<T, Real>)
     if (to.column_stride == 1 && to.width % Kernel::template lanes<Real> == 0) return {to.data, to.count, to.width, to.row_stride};
-  return room.top(to.count);
+  return scratch.top(to.count);
 }
 
 }  // namespace bila::inline v0_1::kernel::inline BILA_UNIT

@@ -100,7 +100,7 @@ TEST_CASE("the user's memory is used in place where a verb can read whole packet
   }
 }
 
-TEST_CASE("results go to the user's memory where a verb can write whole packets, else into the room and then to their place") {
+TEST_CASE("results go to the user's memory where a verb can write whole packets, else into scratch and then to their place") {
   std::vector<float> memory(400, 1), room(400, 2);
   const bila::kernel::tile<float> space{room.data(), 6, 16, 16};
   const bila::rows<float> whole{memory.data() + 1, 4, 16, 20, 1}, columns{memory.data() + 1, 4, 16, 1, 4},
