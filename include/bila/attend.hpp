@@ -9,7 +9,7 @@
 #include <bila/config.hpp>
 #include <bila/form/engine.hpp>
 #include <bila/mask/concepts.hpp>
-#include <bila/norm/none.hpp>
+#include <bila/norm/concepts.hpp>
 #include <bila/view/storage.hpp>
 #include <bila/view/tensor_view.hpp>
 
@@ -37,7 +37,7 @@ consteval bool compiles() {
     static_assert(form::has_engine<Form, form::memory_of<Mask>>,
                   "bila: this mask offers weights of pairs but no gaps, so only form::full and form::automatic accept it");
   } else if constexpr (!normaliser<Norm>) {
-    static_assert(normaliser<Norm>, "bila: this type is no norm (see bila/norm/none.hpp)");
+    static_assert(normaliser<Norm>, "bila: this type is no norm (see bila/norm/concepts.hpp)");
   } else if constexpr (!storage<T>) {
     static_assert(storage<T>, "bila: q, k, v and y are float, double, bila::bf16 or bila::f16");
   } else {
@@ -48,7 +48,7 @@ consteval bool compiles() {
 
 template <class Norm>
 consteval bool has_slope() {
-  static_assert(differentiable_normaliser<Norm>, "bila::gradient: this norm has no slope() (see bila/norm/none.hpp)");
+  static_assert(differentiable_normaliser<Norm>, "bila::gradient: this norm has no slope() (see bila/norm/concepts.hpp)");
   return differentiable_normaliser<Norm>;
 }
 

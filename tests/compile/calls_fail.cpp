@@ -33,7 +33,7 @@ struct no_slope {
   // expect: bila: this type is no mask, it offers neither weight() nor gaps (see bila/mask/concepts.hpp)
   bila::attend(full{}, nothing{}, none{}, in, y);
 #elif BILA_CASE == 4
-  // expect: bila: this type is no norm (see bila/norm/none.hpp)
+  // expect: bila: this type is no norm (see bila/norm/concepts.hpp)
   bila::attend(full{}, all_ones{}, nothing{}, in, y);
 #elif BILA_CASE == 5
   // expect: bila: q, k, v and y are float, double, bila::bf16 or bila::f16
@@ -42,7 +42,7 @@ struct no_slope {
   // expect: bila: this mask offers weights of pairs but no gaps, so only form::full and form::automatic accept it
   bila::gradient(chunkwise{}, window{}, none{}, in, {}, {}, {});
 #elif BILA_CASE == 7
-  // expect: bila::gradient: this norm has no slope() (see bila/norm/none.hpp)
+  // expect: bila::gradient: this norm has no slope() (see bila/norm/concepts.hpp)
   bila::gradient(full{}, all_ones{}, no_slope{}, in, {}, {}, {});
 #elif BILA_CASE == 8
   // expect: bila: this type is no form: give form::full, form::recurrent, form::chunkwise or form::automatic

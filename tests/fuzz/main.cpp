@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // bila_fuzz [--seconds S] [--seed N] [--calls N] [--type float|double|bf16|f16]: random calls until time is up, each from a seed of
 // its own. Exits with 1 at the first that is neither right nor refused as it should be, and says how to repeat it.
+// bila_fuzz --digest COUNT [--seed N] [--type ...]: judges nothing and prints for each of COUNT seeds a hash of every bit that
+// attend and gradient wrote. Two builds that print the same compute the same.
 #include "call.hpp"
 
 #include <unistd.h>
@@ -88,9 +90,37 @@ std::string run_call(std::uint64_t seed, const number* type, std::string& descri
   return wrong.empty() ? wrong : "gradient: " + wrong;
 }
 
+/// FNV-1a of the numbers that a call can have written.
+std::uint64_t hash_of(const call& c, std::uint64_t hash) {
+  const auto add = [&](double x) {
+    unsigned char bytes[sizeof x];
+    std::memcpy(bytes, &x, sizeof x);
+    for (const unsigned char byte : bytes) hash = (hash ^ byte) * 0x100000001b3u;
+  };
+  for (const memory& m : c.memories)
+    for (const double x : m.x) add(x);
+  add(c.scale_slope);
+  add(c.diagonal_slope);
+  return hash;
+}
+
+void print_digests(std::uint64_t first, std::uint64_t count, const number* type) {
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    random_source random(seed);
+    call c = make_call(random, false, type);
+    execute(c, stage::forward);
+    std::uint64_t hash = hash_of(c, 0xcbf29ce484222325u);
+    if (c.has_gradient && all_finite(c, c.y) && all_finite(c, c.row_sum)) {
+      execute(c, stage::gradient);
+      hash = hash_of(c, hash);
+    }
+    std::printf("%llu %016llx\n", static_cast<unsigned long long>(seed), static_cast<unsigned long long>(hash));
+  }
+}
+
 int run(int argc, char** argv) {
   double seconds = 10;
-  std::uint64_t seed = std::random_device()(), calls = 0;
+  std::uint64_t seed = std::random_device()(), calls = 0, digests = 0;
   const number* type = nullptr;
   static constexpr number types[] = {number::f32, number::f64, number::bf16, number::f16};
   static constexpr const char* names[] = {"float", "double", "bf16", "f16"};
@@ -102,6 +132,8 @@ int run(int argc, char** argv) {
       seed = std::stoull(argv[n + 1]);
     else if (name == "--calls")
       calls = std::stoull(argv[n + 1]);
+    else if (name == "--digest")
+      digests = std::stoull(argv[n + 1]);
     else if (name == "--type") {
       for (std::size_t t = 0; t < 4; ++t)
         if (argv[n + 1] == std::string(names[t])) type = &types[t];
@@ -109,6 +141,7 @@ int run(int argc, char** argv) {
       throw std::invalid_argument(name);
   }
   if (argc % 2 == 0) throw std::invalid_argument(argv[argc - 1]);
+  if (digests > 0) return print_digests(seed, digests, type), 0;
   std::printf("bila_fuzz --seed %llu\n", static_cast<unsigned long long>(seed));
   std::fflush(stdout);
   std::signal(SIGALRM, on_signal);
@@ -143,7 +176,8 @@ int main(int argc, char** argv) {
   try {
     return fuzz::run(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "bila_fuzz [--seconds S] [--seed N] [--calls N] [--type float|double|bf16|f16]: what is %s?\n",
+    std::fprintf(stderr,
+                 "bila_fuzz [--seconds S | --calls N | --digest COUNT] [--seed N] [--type float|double|bf16|f16]: what is %s?\n",
                  error.what());
     return 2;
   }

@@ -28,9 +28,9 @@ struct automatic {
   /// What is taken for a head of this size with a gapped mask; with any other it is full.
   static choice pick(head_size size, gap gaps, direction way, double diagonal, bool has_states = false) {
     const double L = static_cast<double>(size.L), Dk = static_cast<double>(size.Dk), Dv = static_cast<double>(size.Dv);
-    const bool one_state = global_state::serves(gaps, way, diagonal);
-    const double C = one_state ? 0 : static_cast<double>(linear.tokens());
-    const double states = one_state ? 2 * Dk * Dv : 4 * Dk * Dv + 450;
+    const bool global = global_state::serves(gaps, way, diagonal);
+    const double C = global ? 0 : static_cast<double>(linear.tokens());
+    const double states = global ? 2 * Dk * Dv : 4 * Dk * Dv + 450;
     return !has_states && (L - C) * (Dk + Dv) < states ? choice::full : choice::chunkwise;
   }
 
@@ -40,22 +40,22 @@ struct automatic {
   }
 
   template <class Kernel, class T>
-  void plan_meeting(kernel::arena& memory, head_size size) const {
-    linear.plan_meeting<Kernel, T>(memory, size);
+  void plan_two_sided_sweep(kernel::arena& memory, head_size size) const {
+    linear.plan_two_sided_sweep<Kernel, T>(memory, size);
   }
 
   index_t halves(head_size size) const { return linear.halves(size); }
-  index_t shares(head_size size, index_t wanted) const {
-    return (std::max)(full{}.shares(size, wanted), linear.shares(size, wanted));
+  index_t splits(head_size size, index_t wanted) const {
+    return (std::max)(full{}.splits(size, wanted), linear.splits(size, wanted));
   }
 
   template <class Kernel, class T, class Real>
-  void run(const head<T>& x, const norm_view<Real>& norm, share part, kernel::arena memory, kernel::arena between) const {
+  void run(const head<T>& x, const norm_view<Real>& norm, split part, kernel::arena memory, kernel::arena between) const {
     const head_size size{x.k.count, x.q.width, x.v.width};
     if (x.mask.gapped && pick(size, x.mask.gaps, x.direction, x.diagonal, x.has_states()) == choice::chunkwise)
       return linear.run<Kernel>(x, norm, part, memory, between);
-    if (part.at == stage::leaving) return;
-    const index_t halves = part.at == stage::whole ? 1 : 2;
+    if (part.at == sweep_pass::first) return;
+    const index_t halves = part.at == sweep_pass::both ? 1 : 2;
     full{}.run<Kernel>(x, norm, {part.index * halves + part.half, part.count * halves}, memory);
   }
 

@@ -32,14 +32,15 @@ struct walk_scratch {
 /// The block of keys jb of a pairwise mask, with this weight on the diagonal. A pair that the call's direction hides is not asked
 /// for; its weight is zero.
 template <class Kernel, class T, class Real>
-BILA_NOINLINE void fill_block(const head<T>& x, index_t ib, index_t jb, double diagonal, double* room, kernel::tile<Real> M) {
+BILA_NOINLINE void fill_block(const head<T>& x, index_t ib, index_t jb, double diagonal, double* scratch, kernel::tile<Real> M) {
   for (index_t j = 0; j < M.rows; ++j) {
     const index_t own = jb * block + j - ib * block;  // the query that is key j's token
     const index_t first = x.direction == direction::forward ? std::clamp<index_t>(own, 0, M.columns) : 0;
     const index_t last = x.direction == direction::backward ? std::clamp<index_t>(own + 1, 0, M.columns) : M.columns;
-    x.mask.weights(ib * block + first, last - first, jb * block + j, room);
+    x.mask.weights(ib * block + first, last - first, jb * block + j, scratch);
     std::fill_n(M.row(j), M.stride, Real(0));
-    for (index_t i = first; i < last; ++i) M.row(j)[i] = static_cast<Real>(i == own ? room[i - first] * diagonal : room[i - first]);
+    for (index_t i = first; i < last; ++i)
+      M.row(j)[i] = static_cast<Real>(i == own ? scratch[i - first] * diagonal : scratch[i - first]);
   }
 }
 

@@ -8,7 +8,7 @@
 #include <bila/form/decays.hpp>
 #include <bila/form/engine.hpp>
 #include <bila/form/global_state.hpp>
-#include <bila/form/meeting.hpp>
+#include <bila/form/two_sided_sweep.hpp>
 
 namespace bila::inline v0_1::form::inline BILA_UNIT {
 
@@ -17,8 +17,8 @@ namespace bila::inline v0_1::form::inline BILA_UNIT {
 ///     [N_i, Z_i] = alpha_i q_i H + beta_i q_i G + sum_j M_ij (q_i . k_j) [v_j, 1]
 ///     H <- alpha_last H + sum_j omega_j k_j [v_j, 1],   G <- beta_first G + sum_j psi_j k_j [v_j, 1]
 ///
-/// Time O(L C (Dk + Dv) + L Dk Dv), memory O(C (C + Dk + Dv) + Dk Dv) and one number per token. The two sweeps meet in the middle:
-/// the one that comes first leaves q H or q G in y, the other adds the rest and normalises; no state is stored.
+/// Time O(L C (Dk + Dv) + L Dk Dv), memory O(C (C + Dk + Dv) + Dk Dv) and one number per token. It is a two-sided
+/// sweep: the first pass over a chunk stores q H or q G in y, the second adds the rest and normalises; no state is stored.
 /// Source: LION (arXiv 2502.16249), the chunkwise form, with carried states as in Mamba-2 (arXiv 2405.21060).
 struct chunkwise {
   index_t size = 0;        // tokens per chunk, 128 for more; 0: the fastest where it was measured, 16 and 32 for the gradient
@@ -61,25 +61,26 @@ struct chunkwise {
   }
 
   template <class Kernel, class T>
-  void plan_meeting(kernel::arena& memory, head_size largest) const {
-    meeting<Kernel, real_of<T>>(memory, largest, is_narrow<T>);
+  void plan_two_sided_sweep(kernel::arena& memory, head_size largest) const {
+    two_sided_sweep<Kernel, real_of<T>>(memory, largest, is_narrow<T>);
   }
 
   index_t halves(head_size largest) const { return largest.L / 2 >= tokens() ? 2 : 1; }
-  index_t shares(head_size largest, index_t wanted) const { return shares_by_column(largest.Dv, wanted); }
+  index_t splits(head_size largest, index_t wanted) const { return splits_by_column(largest.Dv, wanted); }
 
   template <class Kernel, class T, class Real>
-  void run(const head<T>& whole, const norm_view<Real>& norm, share part, kernel::arena memory, kernel::arena between) const {
+  void run(const head<T>& whole, const norm_view<Real>& norm, split part, kernel::arena memory, kernel::arena between) const {
     if (is_idle(whole.v.width, part)) return;
     const head<T> x = columns_of(whole, part);
     const head_size now{x.q.count, x.q.width, x.v.width};
-    meeting<Kernel, Real> m(between, now, is_narrow<T>);
+    two_sided_sweep<Kernel, Real> m(between, now, is_narrow<T>);
     if (global_state::serves(x.mask.gaps, x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, part, memory, m);
 
     const index_t C = (std::min)(tokens(), now.L);
     scratch<Kernel, Real> w(memory, now, C);
-    meet(x, part, now.L / C / 2 * C,
-         [&](direction way, index_t first, index_t last, duties duty) { sweep(x, norm, w, m, way, first, last, duty); });
+    run_two_sided_sweep(x, part, now.L / C / 2 * C, [&](direction way, index_t first, index_t last, sweep_flags flags) {
+      sweep(x, norm, w, m, way, first, last, flags);
+    });
   }
 
   chunkwise_gradient gradient() const { return {size > 0 ? tokens() : 32, recompute}; }
@@ -88,18 +89,17 @@ struct chunkwise {
   static constexpr index_t most = 128;  // products of a chunk are added up in a row, and longer chunks are slower everywhere
 
   template <class Kernel, class T, class Real>
-  static BILA_NOINLINE void sweep(const head<T>& x, const norm_view<Real>& norm, scratch<Kernel, Real>& w, meeting<Kernel, Real>& m,
-                                  direction way, index_t first, index_t last, duties duty) {
+  static BILA_NOINLINE void sweep(const head<T>& x, const norm_view<Real>& norm, scratch<Kernel, Real>& w,
+                                  two_sided_sweep<Kernel, Real>& m, direction way, index_t first, index_t last, sweep_flags flags) {
     const bool forwards = way == direction::forward;
     const index_t L = x.q.count, C = w.q.rows, chunks = (last - first + C - 1) / C;
     auto& passed = m.way(way);
-    const kernel::tile<Real> S = passed.S;
-    Real* const s = norm.uses_row_sum ? passed.s : nullptr;
+    const kernel::state<Real> S{passed.S, norm.uses_row_sum ? passed.s : nullptr};
     Real* const z = norm.uses_row_sum ? w.z : nullptr;
-    if (forwards ? first == 0 : last == L) passed.start(x.initial(way));
-    kernel::held_decay state(*passed.held);
+    if (forwards ? first == 0 : last == L) passed.load(x.initial(way));
+    kernel::pending_decay state(*passed.pending);
 
-    sweep_decays<Kernel> gaps(w.decays, way, C, first, last, duty.finish && x.direction == direction::both);
+    sweep_decays<Kernel> gaps(w.decays, way, C, first, last, flags.finish && x.direction == direction::both);
     index_t scanned = 0;         // tokens of the chunk whose weights are at hand
     bool scanned_inner = false;  // and whether it is one like any other
     for (index_t step = 0; step < chunks; ++step) {
@@ -108,49 +108,58 @@ struct chunkwise {
       const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.v);  // (n, Dv)
 
-      kernel::ahead next;
+      kernel::prefetch_queue next;
       if (step + 1 < chunks) {
         const index_t then = first + (forwards ? step + 1 : chunks - 2 - step) * C;
-        want_tokens(next, x, then, (std::min)(C, last - then));
+        prefetch_tokens(next, x, then, (std::min)(C, last - then));
       }
       const bool inner = at > 0 && at + n < L;
       if (x.mask.gaps == gap::per_token || !inner || !scanned_inner || n != scanned) {
         const gap_decays decays = gaps.of(x, at, n);
         scan_border(way, decays, n, w.border);
-        if (duty.finish) scan_block<Kernel>(x, kernel::tile<Real>{w.M.data, n, n, w.M.stride}, decays, x.diagonal);
+        if (flags.finish) scan_block<Kernel>(x, kernel::tile<Real>{w.M.data, n, n, w.M.stride}, decays, x.diagonal);
         scanned = n;
         scanned_inner = inner;
       }
-      const double before = state.held();
+      const double before = state.factor();
       const Real decay = static_cast<Real>(state.decay(w.border.total));
-      kernel::weigh_borders(w.border, before, state.held(), n, w.now);
-      if (duty.other_left)
+      kernel::weigh_borders(w.border, before, state.factor(), n, w.now);
+      if (flags.has_partial)
         std::copy_n(m.z + at, z == nullptr ? 0 : n, w.z);
       else
         std::fill_n(w.z, n, Real(0));
-      if (duty.finish) {
+      if (flags.finish) {
         const kernel::tile<Real> qt{w.qt.data, q.columns, n, w.qt.stride};  // (Dk, n)
         const kernel::tile<Real> A{w.A.data, n, n, w.A.stride};             // (n, n)
         Kernel::transpose(qt, q);
-        if (z != nullptr) Kernel::project_transposed(z, w.now.read, qt, s);
-        Kernel::score(A, z, k, qt, w.M);
+        if (z != nullptr) Kernel::project_transposed(z, w.now.read, qt, S.s);
+        Kernel::score(A, k, qt, w.M, z);
         const auto y = kernel::results<Kernel>(x.y.slice(at, n), w.N);  // (n, Dv)
-        const kernel::tile<const Real> left = duty.other_left ? left_rows(x, m, at, n, w.N) : kernel::tile<const Real>{};
-        finish<Kernel>(x, at, y, w.z, w.out, norm, [&] { Kernel::read(y, w.out, w.now.read, q, S, A, v, left, &next); });
-      } else {
-        leave_rows(x, m, at, n, w.N, [&](kernel::tile<Real> N) {
-          Kernel::read(N, static_cast<const Real*>(nullptr), w.now.read, q, S, {}, {}, {}, &next);
+        const kernel::tile<const Real> partial = flags.has_partial ? partial_rows(x, m, at, n, w.N) : kernel::tile<const Real>{};
+        finish<Kernel>(x, at, y, w.z, w.out, norm, [&] {
+          Kernel::read(y, {.q = q, .S = S.S, .weights = w.now.read, .A = A, .v = v, .partial = partial, .row_scales = w.out},
+                       &next);
         });
+      } else {
+        store_partial(x, m, at, n, w.N,
+                      [&](kernel::tile<Real> N) { Kernel::read(N, {.q = q, .S = S.S, .weights = w.now.read}, &next); });
         if (z != nullptr) {
-          Kernel::project(z, w.now.read, q, s);
+          Kernel::project(z, w.now.read, q, S.s);
           std::copy_n(z, n, m.z + at);
         }
       }
-      Kernel::accumulate(S, passed.rest.after(w.border.total, 1), s, passed.rest.e, decay, S, s, k, w.now.write, v, w.weighted,
+      Kernel::accumulate(S,
+                         {.from = S,
+                          .decay = decay,
+                          .k = k,
+                          .v = v,
+                          .weights = w.now.write,
+                          .weighted = w.weighted,
+                          .rest = passed.rest.after(w.border.total, 1)},
                          &next);
     }
-    *passed.held = state.held();
-    if (forwards ? last == L : first == 0) keep(x.final(way), S, s, state.held());
+    *passed.pending = state.factor();
+    if (forwards ? last == L : first == 0) store_final_state(x.final(way), S.S, S.s, state.factor());
   }
 };
 

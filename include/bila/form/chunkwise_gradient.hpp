@@ -85,20 +85,20 @@ struct chunkwise_gradient {
       adjoints(kernel::arena& memory, head_size head, index_t count)
           : first(memory.padded<Kernel, Real>(count * head.Dk, head.Dv)),
             row_sums(memory.padded<Kernel, Real>(count, head.Dk)),
-            held(memory.numbers<Kernel, double>(count)),
+            pending(memory.numbers<Kernel, double>(count)),
             Dk(head.Dk) {}
 
       kernel::tile<Real> R(index_t n) const { return {first.row(n * Dk), Dk, first.columns, first.stride}; }
       Real* r(index_t n) const { return row_sums.row(n); }
 
       kernel::tile<Real> first, row_sums;  // (count Dk, Dv) (count, Dk)
-      double* held;                        // (count) the true adjoint is held times the stored one
+      double* pending;                     // (count) the true adjoint is so many times the stored one
       index_t Dk;
     };
 
     /// R_rest as it was at the end of a span.
     compensation<Real> rest_of(index_t span) const {
-      return R_rest.at(ends_rest.R(span), ends_rest.r(span), ends_rest.held + span);
+      return R_rest.at(ends_rest.R(span), ends_rest.r(span), ends_rest.pending + span);
     }
 
     kernel::tile<Real> q, k, dq, dk;                        // (C, Dk)
@@ -158,7 +158,7 @@ struct chunkwise_gradient {
   }
 
   /// What a pass over the tokens has to do.
-  struct duties {
+  struct pass_flags {
     direction way;
     bool row_sums;  // the norm uses them
     bool first;     // starts the sums dq, dk, dv
@@ -176,79 +176,89 @@ struct chunkwise_gradient {
   };
 
   template <class Kernel, class T, class Real>
-  BILA_NOINLINE void one_way(const head<T>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, keeping kept, duties duty) const {
+  BILA_NOINLINE void one_way(const head<T>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, keeping kept,
+                             pass_flags flags) const {
     const index_t L = x.q.count, C = w.q.rows, chunks = (L + C - 1) / C;
     const auto& last = kept.spans == 1 ? w.inside : w.ends;
     const index_t n = kept.spans == 1 ? chunks : kept.spans - 1;
-    start<Kernel>(last.R(n), last.r(n), g.final(duty.way));
-    last.held[n] = 1;
-    if (!duty.row_sums) std::fill_n(last.r(n), w.Ht.columns, Real(0));
+    load_initial_state<Kernel>(last.R(n), last.r(n), g.final(flags.way));
+    last.pending[n] = 1;
+    if (!flags.row_sums) std::fill_n(last.r(n), w.Ht.columns, Real(0));
     w.R_rest.start();
     if (kept.spans > 1) w.R_rest.copy_to(w.rest_of(kept.spans - 1));
     for (index_t span = kept.spans - 1; span >= 0; --span) {
       const index_t begin = span * kept.chunks, end = (std::min)(begin + kept.chunks, chunks);
       if (kept.spans > 1) copy_adjoint(w.ends, span, w.inside, end - begin, w.Ht.columns);
-      sweep_adjoint(x, g, w, begin, end, duty);
+      sweep_adjoint(x, g, w, begin, end, flags);
       if (span == 0) continue;
       copy_adjoint(w.inside, 0, w.ends, span - 1, w.Ht.columns);
       w.R_rest.copy_to(w.rest_of(span - 1));
     }
-    keep(g.initial(duty.way), w.inside.R(0), duty.row_sums ? w.inside.r(0) : nullptr, w.inside.held[0] * x.initial(duty.way).decay);
+    store_final_state(g.initial(flags.way), w.inside.R(0), flags.row_sums ? w.inside.r(0) : nullptr,
+                      w.inside.pending[0] * x.initial(flags.way).decay);
 
-    start_transposed<Kernel>(w.Ht, w.h, x.initial(duty.way));
-    decay(w.Ht, w.h, w.Ht.columns, x.initial(duty.way).decay);
+    load_initial_state_transposed<Kernel>(w.Ht, w.h, x.initial(flags.way));
+    decay(w.Ht, w.h, w.Ht.columns, x.initial(flags.way).decay);
     w.rest.start();
-    kernel::held_decay state;
+    kernel::pending_decay state;
     for (index_t span = 0; span < kept.spans; ++span) {
       const index_t begin = span * kept.chunks, end = (std::min)(begin + kept.chunks, chunks);
       if (span > 0) {
         copy_adjoint(w.ends, span, w.inside, end - begin, w.Ht.columns);
         w.rest_of(span).copy_to(w.R_rest);
-        sweep_adjoint(x, g, w, begin, end, duty);
+        sweep_adjoint(x, g, w, begin, end, flags);
       }
       for (index_t step = begin; step < end; ++step) {
-        kernel::ahead next;
-        if (step + 1 < end) want_chunk(x, g, place(duty.way, step + 1, L, C), next, duty);
-        chunk(x, g, w, place(duty.way, step, L, C), step - begin + 1, state, next, duty);
+        kernel::prefetch_queue next;
+        if (step + 1 < end) prefetch_chunk(x, g, place(flags.way, step + 1, L, C), next, flags);
+        chunk(x, g, w, place(flags.way, step, L, C), step - begin + 1, state, next, flags);
       }
     }
   }
 
   template <class T>
-  static void want_chunk(const head<T>& x, const head_gradient<T>& g, place at, kernel::ahead& next, duties duty) {
-    next.want(x.q, at.first, at.count);
-    next.want(x.k, at.first, at.count);
-    next.want(x.v, at.first, at.count);
-    next.want(g.dy, at.first, at.count);
-    if (duty.first) return;
-    if (g.q.out.data != nullptr) next.want(g.q.sum, at.first, at.count);
-    if (g.k.out.data != nullptr) next.want(g.k.sum, at.first, at.count);
-    if (g.v.out.data != nullptr) next.want(g.v.sum, at.first, at.count);
+  static void prefetch_chunk(const head<T>& x, const head_gradient<T>& g, place at, kernel::prefetch_queue& next,
+                             pass_flags flags) {
+    next.add(x.q, at.first, at.count);
+    next.add(x.k, at.first, at.count);
+    next.add(x.v, at.first, at.count);
+    next.add(g.dy, at.first, at.count);
+    if (flags.first) return;
+    if (g.q.out.data != nullptr) next.add(g.q.sum, at.first, at.count);
+    if (g.k.out.data != nullptr) next.add(g.k.sum, at.first, at.count);
+    if (g.v.out.data != nullptr) next.add(g.v.sum, at.first, at.count);
   }
 
   /// R against the direction, from behind chunk `end` to before chunk `begin`.
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void sweep_adjoint(const head<T>& x, const head_gradient<T>& g, scratch<Kernel, Real>& w, index_t begin,
-                                          index_t end, duties duty) {
-    kernel::held_decay state(w.inside.held[end - begin]);
+                                          index_t end, pass_flags flags) {
+    kernel::pending_decay state(w.inside.pending[end - begin]);
     for (index_t step = end - 1; step >= begin; --step) {
-      const place at(duty.way, step, x.q.count, w.q.rows);
-      weigh_tokens(x, duty.way, at, w);
+      const place at(flags.way, step, x.q.count, w.q.rows);
+      weigh_tokens(x, flags.way, at, w);
       const Real settle = static_cast<Real>(state.decay(w.border.total));
-      read_tokens(at, 1 / state.held(), w);
+      read_tokens(at, 1 / state.factor(), w);
       const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, at.count), w.q);     // (n, Dk)
       const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(at.first, at.count), w.dy);  // (n, Dv)
-      kernel::ahead next;
+      kernel::prefetch_queue next;
       if (step > begin) {
-        const place then(duty.way, step - 1, x.q.count, w.q.rows);
-        next.want(x.q, then.first, then.count);
-        next.want(g.dy, then.first, then.count);
+        const place then(flags.way, step - 1, x.q.count, w.q.rows);
+        next.add(x.q, then.first, then.count);
+        next.add(g.dy, then.first, then.count);
       }
       const index_t n = step - begin;
-      Kernel::accumulate(w.inside.R(n), w.R_rest.after(w.border.total, 1), static_cast<Real*>(nullptr), static_cast<Real*>(nullptr),
-                         settle, w.inside.R(n + 1), static_cast<Real*>(nullptr), q, w.reads_dy, dy, w.weighted, &next);
+      Kernel::accumulate(kernel::state<Real>{w.inside.R(n)},
+                         {.from = {w.inside.R(n + 1)},
+                          .decay = settle,
+                          .k = q,
+                          .v = dy,
+                          .weights = w.reads_dy,
+                          .weighted = w.weighted,
+                          .rest = w.R_rest.after(w.border.total, 1)},
+                         &next);
       Kernel::gather(w.inside.r(n), w.R_rest.e, settle, w.inside.r(n + 1), q, w.reads_dZ);
-      w.inside.held[n] = state.held();
+      w.inside.pending[n] = state.factor();
     }
   }
 
@@ -256,7 +266,7 @@ struct chunkwise_gradient {
   static void copy_adjoint(const Adjoints& from, index_t n, const Adjoints& to, index_t m, index_t Dk) {
     std::copy_n(from.R(n).data, Dk * from.first.stride, to.R(m).data);
     std::copy_n(from.r(n), from.row_sums.stride, to.r(m));
-    to.held[m] = from.held[n];
+    to.pending[m] = from.pending[n];
   }
 
   /// What crosses the chunk's borders.
@@ -277,28 +287,28 @@ struct chunkwise_gradient {
     }
   }
 
-  /// A chunk's part of a gradient: where it belongs if its rows are whole packets, else in the room.
+  /// A chunk's part of a gradient: where it belongs if its rows are whole packets, else in scratch.
   template <class Real>
   struct running_sum {
     kernel::tile<Real> to;
     bool started;  // by earlier passes and heads; else nothing is there yet
 
-    kernel::tile<const Real> left() const { return started ? to : kernel::tile<const Real>{}; }
+    kernel::tile<const Real> partial() const { return started ? to : kernel::tile<const Real>{}; }
   };
 
   template <class Kernel, class T, class Real>
-  static running_sum<Real> open_sum(const gradient_rows<T>& g, index_t first, kernel::tile<Real> room, duties duty) {
-    if (g.out.data == nullptr) return {room, false};
-    const rows<Real> sum = g.sum.slice(first, room.rows);
-    const running_sum<Real> x{kernel::results<Kernel>(sum, room), !g.first || !duty.first};
-    if (x.started && x.to.data == room.data) kernel::load(room, rows<const Real>(sum));
+  static running_sum<Real> open_sum(const gradient_rows<T>& g, index_t first, kernel::tile<Real> scratch_tile, pass_flags flags) {
+    if (g.out.data == nullptr) return {scratch_tile, false};
+    const rows<Real> sum = g.sum.slice(first, scratch_tile.rows);
+    const running_sum<Real> x{kernel::results<Kernel>(sum, scratch_tile), !g.first || !flags.first};
+    if (x.started && x.to.data == scratch_tile.data) kernel::load(scratch_tile, rows<const Real>(sum));
     return x;
   }
 
   template <class T, class Real>
-  static void close_sum(const gradient_rows<T>& g, index_t first, kernel::tile<Real> x, duties duty) {
+  static void close_sum(const gradient_rows<T>& g, index_t first, kernel::tile<Real> x, pass_flags flags) {
     if (g.out.data == nullptr) return;
-    if (g.last && duty.dense)
+    if (g.last && flags.dense)
       kernel::store(g.out.slice(first, x.rows), x);
     else
       kernel::store(g.sum.slice(first, x.rows), x);
@@ -306,7 +316,7 @@ struct chunkwise_gradient {
 
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void chunk(const head<T>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, place at, index_t adjoint,
-                                  kernel::held_decay& state, kernel::ahead& next, duties duty) {
+                                  kernel::pending_decay& state, kernel::prefetch_queue& next, pass_flags flags) {
     const index_t n = at.count;
     const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, n), w.q);     // (n, Dk)
     const auto k = kernel::whole_packets<Kernel>(x.k.slice(at.first, n), w.k);     // (n, Dk)
@@ -314,47 +324,61 @@ struct chunkwise_gradient {
     const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(at.first, n), w.dy);  // (n, Dv)
     const kernel::tile<const Real> R = w.inside.R(adjoint);                        // (Dk, Dv)
     const Real* const r = w.inside.r(adjoint);                                     // (Dk)
-    const auto dq = open_sum<Kernel>(g.q, at.first, w.dq.top(n), duty), dk = open_sum<Kernel>(g.k, at.first, w.dk.top(n), duty);
-    const auto dv = open_sum<Kernel>(g.v, at.first, w.dv.top(n), duty);
-    double* const gaps = g.gaps(duty.way);
-    const double H_held = state.held(), R_held = w.inside.held[adjoint];
-    weigh_tokens(x, duty.way, at, w);
-    read_tokens(at, H_held, w);
-    kernel::weigh_borders(w.border, H_held, 1 / R_held, n, w.now);
-    const Real *const write = w.now.write, *const all = nullptr;
+    const auto dq = open_sum<Kernel>(g.q, at.first, w.dq.top(n), flags), dk = open_sum<Kernel>(g.k, at.first, w.dk.top(n), flags);
+    const auto dv = open_sum<Kernel>(g.v, at.first, w.dv.top(n), flags);
+    double* const gaps = g.gaps(flags.way);
+    const double H_pending = state.factor(), R_pending = w.inside.pending[adjoint];
+    weigh_tokens(x, flags.way, at, w);
+    read_tokens(at, H_pending, w);
+    kernel::weigh_borders(w.border, H_pending, 1 / R_pending, n, w.now);
+    const Real* const write = w.now.write;
 
-    // N_i += by_i (a_i S + sums), the column of ones as one more key whose value is the state's row sums. z = N . of, of this way's
-    // part alone.
-    const auto add_read = [&](const running_sum<Real>& N, const Real* by, kernel::tile<const Real> a, kernel::tile<const Real> S,
-                              const Real* by_sums, const Real* sums, kernel::tile<const Real> of, double* z) {
-      const index_t count = duty.row_sums ? 1 : 0;
+    // N_i += weights_i a_i S + sums_weights_i sums, the second term as the score and the value of one more key. z = N . of, of this
+    // way's part alone.
+    const auto add_read = [&](const running_sum<Real>& N, const Real* weights, kernel::tile<const Real> a,
+                              kernel::tile<const Real> S, const Real* sums_weights, const Real* sums, kernel::tile<const Real> of,
+                              double* z) {
       const bool apart = gaps != nullptr && N.started;
       const kernel::tile<Real> part = apart ? kernel::tile<Real>{w.weighted.data, n, of.columns, w.weighted.stride} : N.to;
-      Kernel::read(part, all, by, a, S, {by_sums, count, n, 0}, {sums, count, of.columns, 0},
-                   apart ? kernel::tile<const Real>{} : N.left(), &next);
+      Kernel::read(part,
+                   {.q = a,
+                    .S = S,
+                    .weights = weights,
+                    .A = kernel::one_row(sums == nullptr ? sums : sums_weights, n),
+                    .v = kernel::one_row(sums, of.columns),
+                    .partial = apart ? kernel::tile<const Real>{} : N.partial()},
+                   &next);
       if (gaps != nullptr) Kernel::template dots<Real>(z, part, of);
       if (apart) Kernel::add(N.to, part);
     };
     Kernel::transpose(w.Rt, R);
-    add_read(dk, write, v, w.Rt, write, r, k, w.columns);
-    Kernel::read(dv.to, all, write, k, R, {}, {}, dv.left(), &next);
-    add_read(dq, w.reads_dy, dy, w.Ht, w.reads_dZ, w.h, q, w.rows);  // last: accumulate finds H
+    add_read(dk, write, v, w.Rt, write, flags.row_sums ? r : nullptr, k, w.columns);
+    Kernel::read(dv.to, {.q = k, .S = R, .weights = write, .partial = dv.partial()}, &next);
+    add_read(dq, w.reads_dy, dy, w.Ht, w.reads_dZ, flags.row_sums ? w.h : nullptr, q, w.rows);  // last: accumulate finds H
     if (gaps != nullptr) {
       double pass = Kernel::template inner<Real>(w.Ht, w.Rt);
-      for (index_t c = 0; duty.row_sums && c < x.q.width; ++c) pass += static_cast<double>(w.h[c]) * static_cast<double>(r[c]);
-      spread(duty.way, w.border.total * H_held * R_held * pass, w.rows, w.columns, n, gaps + at.first);
+      for (index_t c = 0; flags.row_sums && c < x.q.width; ++c) pass += static_cast<double>(w.h[c]) * static_cast<double>(r[c]);
+      gate_gradient_scan(flags.way, w.border.total * H_pending * R_pending * pass, w.rows, w.columns, n, gaps + at.first);
     }
-    if (duty.dense) block(x, g, duty.way, at.first, {q, k, v, dy}, {dq.to, dk.to, dv.to}, w);
+    if (flags.dense) block(x, g, flags.way, at.first, {q, k, v, dy}, {dq.to, dk.to, dv.to}, w);
 
     const Real settle = static_cast<Real>(state.decay(w.border.total));
-    kernel::weigh_borders(w.border, H_held, state.held(), n, w.now);
-    Kernel::accumulate(w.Ht, w.rest.after(w.border.total, 1), static_cast<Real*>(nullptr), static_cast<Real*>(nullptr), settle,
-                       w.Ht, static_cast<Real*>(nullptr), v, w.now.write, k, w.weighted, &next);
-    if (duty.row_sums) Kernel::gather(w.h, w.rest.e, settle, w.h, k, w.now.write);
+    kernel::weigh_borders(w.border, H_pending, state.factor(), n, w.now);
+    const kernel::state<Real> H{w.Ht};
+    Kernel::accumulate(H,
+                       {.from = H,
+                        .decay = settle,
+                        .k = v,
+                        .v = k,
+                        .weights = w.now.write,
+                        .weighted = w.weighted,
+                        .rest = w.rest.after(w.border.total, 1)},
+                       &next);
+    if (flags.row_sums) Kernel::gather(w.h, w.rest.e, settle, w.h, k, w.now.write);
 
-    close_sum(g.q, at.first, dq.to, duty);
-    close_sum(g.k, at.first, dk.to, duty);
-    close_sum(g.v, at.first, dv.to, duty);
+    close_sum(g.q, at.first, dq.to, flags);
+    close_sum(g.k, at.first, dk.to, flags);
+    close_sum(g.v, at.first, dv.to, flags);
   }
 
   template <class Real>
@@ -386,8 +410,8 @@ struct chunkwise_gradient {
     scan_block<Kernel>(x, M, w.decays, 1);
     Kernel::transpose(qt, q);
     Kernel::transpose(dyt, dy);
-    Kernel::score(A, static_cast<Real*>(nullptr), k, qt, M);
-    Kernel::score_gradient(G, E, A, v, dyt, w.a_here, w.b_here, M);
+    Kernel::score(A, k, qt, M);
+    Kernel::score_gradient(A, {G, E}, v, dyt, {w.a_here, w.b_here}, M);
     weigh_diagonal(x, g, A, G, E);
     const auto to = [first](double* gaps) { return gaps == nullptr ? gaps : gaps + first; };
     Kernel::crossings(to(g.forward), to(g.backward), E, w.running);

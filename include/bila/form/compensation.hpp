@@ -6,6 +6,8 @@
 
 #include <bila/config.hpp>
 #include <bila/kernel/arena.hpp>
+#include <bila/kernel/contract.hpp>
+#include <bila/kernel/tile.hpp>
 
 #include <algorithm>
 
@@ -26,14 +28,15 @@ struct compensation {
     *roundings = 0;
   }
 
-  /// E for a state that decays and is then rounded so many times more; empty while it can do without. 128 roundings are at most 64
-  /// units in the last place, 4e-6; to keep E costs about 7 % of a chunk, and decays of e^-0.0005 a token or less never need it.
-  kernel::tile<Real> after(double decay, double more) const {
-    if (*roundings >= most) return E;
+  /// E and e for a state that decays and is then rounded so many times more; without E while it can do without. 128 roundings are
+  /// at most 64 units in the last place, 4e-6; to keep E costs about 7 % of a chunk, and decays of e^-0.0005 a token or less never
+  /// need it.
+  kernel::state<Real> after(double decay, double more) const {
+    if (*roundings >= most) return {E, e};
     *roundings = decay * *roundings + more;
-    if (*roundings < most) return {};
+    if (*roundings < most) return {{}, e};
     kernel::clear(E);
-    return E;
+    return {E, e};
   }
 
   /// One for the same state, elsewhere.

@@ -54,8 +54,8 @@ class sweep_decays {
  public:
   static constexpr index_t tokens_for(index_t C) { return (std::max)(C, 128 / C * C); }
 
-  sweep_decays(const gap_decays& room, direction way, index_t C, index_t first, index_t last, bool both)
-      : room_(room), way_(way), C_(C), first_(first), last_(last), both_(both) {}
+  sweep_decays(const gap_decays& scratch, direction way, index_t C, index_t first, index_t last, bool both)
+      : scratch_(scratch), way_(way), C_(C), first_(first), last_(last), both_(both) {}
 
   template <class T>
   gap_decays of(const head<T>& x, index_t at, index_t n) {
@@ -63,14 +63,14 @@ class sweep_decays {
       const index_t tokens = tokens_for(C_);
       begin_ = way_ == direction::forward ? at : (std::max)(first_, at + C_ - tokens);
       end_ = way_ == direction::forward ? (std::min)(at + tokens, last_) : at + n;
-      fill_decays<Kernel>(x, way_, begin_, end_ - begin_, room_.way(way_));
-      if (both_) fill_decays<Kernel>(x, other(way_), begin_, end_ - begin_, room_.way(other(way_)));
+      fill_decays<Kernel>(x, way_, begin_, end_ - begin_, scratch_.way(way_));
+      if (both_) fill_decays<Kernel>(x, other(way_), begin_, end_ - begin_, scratch_.way(other(way_)));
     }
-    return room_.after(at - begin_);
+    return scratch_.after(at - begin_);
   }
 
  private:
-  gap_decays room_;
+  gap_decays scratch_;
   direction way_;
   index_t C_, first_, last_;
   bool both_;

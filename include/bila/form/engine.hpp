@@ -18,7 +18,8 @@ requires(pairwise<Mask> || gapped<Mask>) inline constexpr memory memory_of = gap
 /// What computes `Form` for a kind of memory. A specialisation has
 ///
 ///     static constexpr bool carries_states;  // whether initial and final states have a meaning
-///     static Engine of(const Form& form);    // with plan, shares, run and gradient(); plan_meeting and halves if two sweeps meet
+///     static Engine of(const Form& form);    // with plan, splits, run and gradient(); for a two-sided sweep
+///                                            // also plan_two_sided_sweep and halves
 ///
 /// and several kinds may have one engine. No specialisation: the form refuses the kind.
 template <class Form, memory Kind>

@@ -46,12 +46,12 @@ struct full {
     scratch<Kernel, real_of<T>>(memory, size);
   }
 
-  index_t shares(head_size size, index_t wanted) const {
+  index_t splits(head_size size, index_t wanted) const {
     return std::clamp<index_t>(wanted, 1, std::max<index_t>(1, blocks_in(size.L)));
   }
 
   template <class Kernel, class T, class Real>
-  void run(const head<T>& x, const norm_view<Real>& norm, share part, kernel::arena memory) const {
+  void run(const head<T>& x, const norm_view<Real>& norm, split part, kernel::arena memory) const {
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width});
     Real* const z = norm.uses_row_sum ? w.z : nullptr;
     for (index_t ib = part.index; ib < blocks_in(x.q.count); ib += part.count) {
@@ -63,17 +63,16 @@ struct full {
       kernel::clear(N);
       std::fill_n(w.sums, block, 0.0);
       w.rest.start();
+      const kernel::state<Real> sum{N};
       for_each_key_block<Kernel>(x, ib, x.diagonal, w.walk, [&](index_t jb, const auto& M) {
         const index_t from = jb * block, m = (std::min)(block, x.k.count - from);
         const auto k = kernel::whole_packets<Kernel>(x.k.slice(from, m), w.k);  // (m, Dk)
         const auto v = kernel::whole_packets<Kernel>(x.v.slice(from, m), w.v);  // (m, Dv)
         const kernel::tile<Real> A{w.A.data, m, n, w.A.stride};                 // (m, n)
         std::fill_n(w.z, block, Real(0));
-        Kernel::score(A, z, k, qt, M);
+        Kernel::score(A, k, qt, M, z);
         for (index_t i = 0; i < n; ++i) w.sums[i] += static_cast<double>(w.z[i]);
-        constexpr Real* no_sums = nullptr;
-        constexpr const Real* none = nullptr;
-        Kernel::accumulate(N, w.rest.after(1, 1), no_sums, no_sums, Real(1), N, none, A, none, v, {});  // N += A^T v
+        Kernel::accumulate(sum, {.from = sum, .k = A, .v = v, .rest = w.rest.after(1, 1)});  // N += A^T v
       });
       for (index_t i = 0; i < n; ++i) w.z[i] = static_cast<Real>(w.sums[i]);
       const auto y = kernel::results<Kernel>(x.y.slice(first, n), w.N);  // (n, Dv)

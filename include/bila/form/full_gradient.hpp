@@ -98,29 +98,30 @@ struct full_gradient {
             E{w.E.data, m, n, w.E.stride};  // (m, n)
         if (g.weights.data != nullptr) {
           const kernel::rank_one<Real> ones{w.walk.r, w.walk.r};  // a mask without gaps leaves them so
-          Kernel::score(A, static_cast<Real*>(nullptr), k, qt, ones);
-          Kernel::score_gradient(G, E, A, v, dyt, w.a, w.b, ones);
+          Kernel::score(A, k, qt, ones);
+          Kernel::score_gradient(A, {G, E}, v, dyt, {w.a, w.b}, ones);
           write_weights<Kernel>(x, g, first, from, E);
         }
-        Kernel::score(A, static_cast<Real*>(nullptr), k, qt, M);
-        Kernel::score_gradient(G, E, A, v, dyt, w.a, w.b, M);
+        Kernel::score(A, k, qt, M);
+        Kernel::score_gradient(A, {G, E}, v, dyt, {w.a, w.b}, M);
         if (ib == jb && (g.of_pairs || !detail::is_exactly(x.diagonal, 1))) weigh_diagonal(x, g, A, G, E);
         if (g.of_pairs) cross<Kernel>(E, ib, jb, g, w);
         Kernel::apply(dq, G, k);
         add_product<Kernel>(g.k, from, w.dk.top(m), G, q);
         add_product<Kernel>(g.v, from, w.dv.top(m), A, dy);
       });
-      deliver<Kernel>(g.q, first, dq, true, true);
+      accumulate_or_store<Kernel>(g.q, first, dq, true, true);
     }
     round_sum(g.k);
     round_sum(g.v);
     for (index_t ib = 0; ib < blocks; ++ib) {
       const index_t first = ib * block, n = (std::min)(block, L - first);
       if (g.forward != nullptr)
-        spread(direction::forward, w.forward.pass[ib], w.forward.rows + first, w.forward.columns + first, n, g.forward + first);
+        gate_gradient_scan(direction::forward, w.forward.pass[ib], w.forward.rows + first, w.forward.columns + first, n,
+                           g.forward + first);
       if (g.backward != nullptr)
-        spread(direction::backward, w.backward.pass[ib], w.backward.rows + first, w.backward.columns + first, n,
-               g.backward + first);
+        gate_gradient_scan(direction::backward, w.backward.pass[ib], w.backward.rows + first, w.backward.columns + first, n,
+                           g.backward + first);
     }
   }
 
@@ -156,12 +157,12 @@ struct full_gradient {
 
   /// sum += A q, in place where the sum's rows are whole packets.
   template <class Kernel, class T, class Real>
-  static void add_product(const gradient_rows<T>& to, index_t first, kernel::tile<Real> room, kernel::tile<Real> A,
+  static void add_product(const gradient_rows<T>& to, index_t first, kernel::tile<Real> scratch_tile, kernel::tile<Real> A,
                           kernel::tile<const Real> q) {
     if (to.out.data == nullptr) return;
     const rows<Real> sum = to.sum.slice(first, A.rows);
-    const kernel::tile<Real> N = kernel::results<Kernel>(sum, room);
-    if (N.data == room.data) kernel::load(room, rows<const Real>(sum));
+    const kernel::tile<Real> N = kernel::results<Kernel>(sum, scratch_tile);
+    if (N.data == scratch_tile.data) kernel::load(scratch_tile, rows<const Real>(sum));
     Kernel::multiply(N, A, q);
     kernel::store(sum, N);
   }

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <bila/config.hpp>
-#include <bila/form/meeting.hpp>
+#include <bila/form/two_sided_sweep.hpp>
 
 #include <algorithm>
 #include <functional>
@@ -39,16 +39,16 @@ struct global_state {
 
   /// Each half adds up its own keys' state and then reads both.
   template <class Kernel, class T, class Real>
-  static BILA_NOINLINE void run(const head<T>& x, const norm_view<Real>& norm, share part, kernel::arena& memory,
-                                meeting<Kernel, Real>& m) {
+  static BILA_NOINLINE void run(const head<T>& x, const norm_view<Real>& norm, split part, kernel::arena& memory,
+                                two_sided_sweep<Kernel, Real>& m) {
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width});
     std::fill_n(w.ones, block, Real(1));
     const auto half_of = [](index_t L, index_t half) { return half == 0 ? 0 : half == 1 ? L / block / 2 * block : L; };
-    if (part.at != stage::finishing)
+    if (part.at != sweep_pass::second)
       for (index_t half = 0; half < 2; ++half)
         if (part.has_half(half))
           gather(x, norm, w, half == 0 ? m.forward : m.backward, half_of(x.k.count, half), half_of(x.k.count, half + 1));
-    if (part.at == stage::leaving) return;
+    if (part.at == sweep_pass::first) return;
 
     Real* const s = norm.uses_row_sum ? w.s : nullptr;
     std::fill_n(w.s, kernel::round_up(x.q.width, Kernel::template lanes<Real>), Real(0));
@@ -64,20 +64,19 @@ struct global_state {
  private:
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void gather(const head<T>& x, const norm_view<Real>& norm, scratch<Kernel, Real>& w,
-                                   typename meeting<Kernel, Real>::state& to, index_t first, index_t last) {
-    to.start(head_state<const Real>{});
-    Real* const s = norm.uses_row_sum ? to.s : nullptr;
+                                   typename two_sided_sweep<Kernel, Real>::state& to, index_t first, index_t last) {
+    to.load(head_state<const Real>{});
+    const kernel::state<Real> S{to.S, norm.uses_row_sum ? to.s : nullptr};
     for (index_t at = first; at < last; at += block) {
       const index_t n = (std::min)(block, last - at);
       const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.v);  // (n, Dv)
-      kernel::ahead next;
+      kernel::prefetch_queue next;
       if (at + block < last) {
-        next.want(x.k, at + block, (std::min)(block, last - at - block));
-        next.want(x.v, at + block, (std::min)(block, last - at - block));
+        next.add(x.k, at + block, (std::min)(block, last - at - block));
+        next.add(x.v, at + block, (std::min)(block, last - at - block));
       }
-      Kernel::accumulate(to.S, to.rest.after(1, 1), s, to.rest.e, Real(1), to.S, s, k, static_cast<const Real*>(nullptr), v, {},
-                         &next);
+      Kernel::accumulate(S, {.from = S, .k = k, .v = v, .rest = to.rest.after(1, 1)}, &next);
     }
   }
 
@@ -90,12 +89,13 @@ struct global_state {
       const auto y = kernel::results<Kernel>(x.y.slice(at, n), w.N);        // (n, Dv)
       std::fill_n(w.z, n, Real(0));
       if (norm.uses_row_sum) Kernel::project(w.z, w.ones, q, w.s);
-      kernel::ahead next;
+      kernel::prefetch_queue next;
       if (at + block < last) {
-        next.want(x.q, at + block, (std::min)(block, last - at - block));
-        next.want(x.y, at + block, (std::min)(block, last - at - block));
+        next.add(x.q, at + block, (std::min)(block, last - at - block));
+        next.add(x.y, at + block, (std::min)(block, last - at - block));
       }
-      finish<Kernel>(x, at, y, w.z, w.out, norm, [&] { Kernel::read(y, w.out, w.ones, q, w.S, {}, {}, {}, &next); });
+      finish<Kernel>(x, at, y, w.z, w.out, norm,
+                     [&] { Kernel::read(y, {.q = q, .S = w.S, .weights = w.ones, .row_scales = w.out}, &next); });
     }
   }
 

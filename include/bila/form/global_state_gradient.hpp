@@ -79,8 +79,7 @@ struct global_state_gradient {
 
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void gather(const head<T>& x, scratch<Kernel, Real>& w, bool row_sums) {
-    Real* const none = nullptr;
-    const Real* const all = nullptr;
+    const kernel::state<Real> sum{w.Tt};
     kernel::clear(w.Tt);
     w.T_rest.start();
     std::fill_n(w.t, kernel::round_up(x.q.width, Kernel::template lanes<Real>), Real(0));
@@ -88,8 +87,8 @@ struct global_state_gradient {
       const index_t n = (std::min)(block, x.k.count - at);
       const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.qk);   // (n, Dk)
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.dyv);  // (n, Dv)
-      Kernel::accumulate(w.Tt, w.T_rest.after(1, 1), none, none, Real(1), w.Tt, all, v, all, k, {});
-      if (row_sums) Kernel::gather(w.t, w.T_rest.e, Real(1), w.t, k, all);
+      Kernel::accumulate(sum, {.from = sum, .k = v, .v = k, .rest = w.T_rest.after(1, 1)});
+      if (row_sums) Kernel::gather(w.t, w.T_rest.e, Real(1), w.t, k);
     }
     for (const direction way : ways) {
       const Real decay = static_cast<Real>(x.initial(way).decay);
@@ -103,9 +102,8 @@ struct global_state_gradient {
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void pass_queries(const head<T>& x, head_gradient<T>& g, scratch<Kernel, Real>& w,
                                          const norm_view<Real>& norm) {
-    Real* const none = nullptr;
-    const Real* const all = nullptr;
-    const index_t sums = norm.uses_row_sum ? 1 : 0;
+    const kernel::state<Real> sum{w.P};
+    const Real *const t = norm.uses_row_sum ? w.t : nullptr, *const dZ = norm.uses_row_sum ? w.b : nullptr;
     kernel::clear(w.P);
     w.P_rest.start();
     std::fill_n(w.p, kernel::round_up(x.q.width, Kernel::template lanes<Real>), Real(0));
@@ -116,10 +114,10 @@ struct global_state_gradient {
       const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(at, n), w.dyv);  // (n, Dv)
       const auto dq = w.dqk.top(n);                                             // (n, Dk)
       if (g.q.out.data != nullptr) {
-        Kernel::read(dq, all, w.a, dy, w.Tt, {w.b, sums, n, 0}, {w.t, sums, x.q.width, 0}, {});
-        deliver<Kernel>(g.q, at, dq, true, true);
+        Kernel::read(dq, {.q = dy, .S = w.Tt, .weights = w.a, .A = kernel::one_row(dZ, n), .v = kernel::one_row(t, x.q.width)});
+        accumulate_or_store<Kernel>(g.q, at, dq, true, true);
       }
-      Kernel::accumulate(w.P, w.P_rest.after(1, 1), none, none, Real(1), w.P, all, q, w.a, dy, w.weighted);
+      Kernel::accumulate(sum, {.from = sum, .k = q, .v = dy, .weights = w.a, .weighted = w.weighted, .rest = w.P_rest.after(1, 1)});
       if (norm.uses_row_sum) Kernel::gather(w.p, w.P_rest.e, Real(1), w.p, q, w.b);
     }
   }
@@ -144,21 +142,20 @@ struct global_state_gradient {
 
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void pass_keys(const head<T>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, bool row_sums) {
-    const Real* const all = nullptr;
-    const index_t sums = row_sums ? 1 : 0;
+    const Real *const p = row_sums ? w.p : nullptr, *const ones = row_sums ? w.ones : nullptr;
     Kernel::transpose(w.Pt, w.P);
     for (index_t at = 0; at < x.k.count; at += block) {
       const index_t n = (std::min)(block, x.k.count - at);
       const auto dk = w.dqk.top(n), dv = w.dv.top(n);  // (n, Dk) (n, Dv)
       if (g.k.out.data != nullptr) {
         const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.dyv);  // (n, Dv)
-        Kernel::read(dk, all, w.ones, v, w.Pt, {w.ones, sums, n, 0}, {w.p, sums, x.q.width, 0}, {});
-        deliver<Kernel>(g.k, at, dk, true, true);
+        Kernel::read(dk, {.q = v, .S = w.Pt, .weights = w.ones, .A = kernel::one_row(ones, n), .v = kernel::one_row(p, x.q.width)});
+        accumulate_or_store<Kernel>(g.k, at, dk, true, true);
       }
       if (g.v.out.data != nullptr) {
         const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.qk);  // (n, Dk)
-        Kernel::read(dv, all, w.ones, k, w.P, {}, {}, {});
-        deliver<Kernel>(g.v, at, dv, true, true);
+        Kernel::read(dv, {.q = k, .S = w.P, .weights = w.ones});
+        accumulate_or_store<Kernel>(g.v, at, dv, true, true);
       }
     }
   }

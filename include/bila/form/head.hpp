@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a form is given: the tokens of one segment of one head, its mask, and how a finished row leaves. A form knows nothing of
+// What a form is given: the tokens of one segment of one head, its mask, and how a row is finished. A form knows nothing of
 // batches, heads, threads or of what the gaps mean.
 #pragma once
 
@@ -8,6 +8,8 @@
 #include <bila/form/views.hpp>
 #include <bila/kernel/arena.hpp>
 #include <bila/kernel/contract.hpp>
+#include <bila/kernel/tile.hpp>
+#include <bila/norm/quotient.hpp>
 #include <bila/view/number.hpp>
 #include <bila/view/storage.hpp>
 #include <bila/view/tensor_view.hpp>
@@ -52,39 +54,39 @@ struct head_size {
   index_t L, Dk, Dv;
 };
 
-/// Two sweeps that meet in the middle of a head can run at the same time, one half each, with a pause in between: what leaves a
-/// half is what enters the other.
-enum class stage { whole, leaving, finishing };
+/// A two-sided sweep has two passes, each of which can run its two halves of the head at the same time: the second pass over a half
+/// starts from the state that the first pass over the other half ended with.
+enum class sweep_pass { both, first, second };
 
-/// One of several equal shares of a head's work that can run at the same time.
-struct share {
+/// One of several equal parts of a head's work that can run at the same time.
+struct split {
   index_t index = 0, count = 1;
-  stage at = stage::whole;
+  sweep_pass at = sweep_pass::both;
   index_t half = 0;  // 0 or 1, unless it is whole
 
-  bool has_half(index_t n) const { return at == stage::whole || half == n; }
+  bool has_half(index_t n) const { return at == sweep_pass::both || half == n; }
 };
 
-/// Value features in one share of a recurrent or chunkwise head: columns of the state do not see each other. A multiple of every
-/// packet.
-inline constexpr index_t share_columns = 16;
+/// A recurrent or chunkwise head is split by blocks of so many value features: columns of the state do not see each other. The
+/// number is a multiple of every packet's.
+inline constexpr index_t split_columns = 16;
 
-inline index_t column_blocks(index_t Dv) { return std::max<index_t>(1, kernel::round_up(Dv, share_columns) / share_columns); }
+inline index_t column_blocks(index_t Dv) { return std::max<index_t>(1, kernel::round_up(Dv, split_columns) / split_columns); }
 
-inline index_t shares_by_column(index_t Dv, index_t wanted) {
-  return std::clamp<index_t>(wanted, 1, std::max<index_t>(1, Dv / share_columns));
+inline index_t splits_by_column(index_t Dv, index_t wanted) {
+  return std::clamp<index_t>(wanted, 1, std::max<index_t>(1, Dv / split_columns));
 }
 
-/// Whether nothing is left for this share: a call may have more shares than a head has blocks of columns. Never the first, which
+/// Whether nothing is left for this split: a call may have more splits than a head has blocks of columns. Never the first, which
 /// has the row sums even where there are no columns.
-inline bool is_idle(index_t Dv, share part) { return part.index >= column_blocks(Dv); }
+inline bool is_idle(index_t Dv, split part) { return part.index >= column_blocks(Dv); }
 
-/// The head that has only this share of the value features; the share is not idle.
+/// The head that has only this split of the value features; the split is not idle.
 template <class T>
-BILA_NOINLINE head<T> columns_of(head<T> x, share part) {
+BILA_NOINLINE head<T> columns_of(head<T> x, split part) {
   const index_t blocks = column_blocks(x.v.width), count = (std::min)(part.count, blocks);
-  const index_t first = (std::min)(blocks * part.index / count * share_columns, x.v.width);
-  const index_t last = (std::min)(blocks * (part.index + 1) / count * share_columns, x.v.width);
+  const index_t first = (std::min)(blocks * part.index / count * split_columns, x.v.width);
+  const index_t last = (std::min)(blocks * (part.index + 1) / count * split_columns, x.v.width);
   const auto narrow = [&](auto& view) { view = view.columns(first, last - first); };
   narrow(x.v);
   narrow(x.y);
@@ -93,7 +95,7 @@ BILA_NOINLINE head<T> columns_of(head<T> x, share part) {
   narrow(x.final_forward.S);
   narrow(x.final_backward.S);
   if (part.index == 0) return x;
-  x.row_sum.data = nullptr;  // the first share writes what all of them compute
+  x.row_sum.data = nullptr;  // the first split writes what all of them compute
   x.final_forward.z.data = x.final_backward.z.data = nullptr;
   return x;
 }
@@ -104,7 +106,7 @@ inline constexpr bool is_narrow = !std::is_same_v<T, real_of<T>>;
 
 /// The state that a sweep starts from: the given one, or zero.
 template <class Kernel, class Real>
-BILA_NOINLINE void start(kernel::tile<Real> S, Real* s, const head_state<const Real>& from) {
+BILA_NOINLINE void load_initial_state(kernel::tile<Real> S, Real* s, const head_state<const Real>& from) {
   std::fill_n(s, kernel::round_up(S.rows, Kernel::template lanes<Real>), Real(0));
   if (from.S.data == nullptr)
     kernel::clear(S);
@@ -121,12 +123,12 @@ BILA_NOINLINE void decay(kernel::tile<Real> S, Real* s, index_t sums, double lam
   for (index_t c = 0; c < sums; ++c) s[c] *= factor;
 }
 
-/// The state that a sweep ends in, held times S and s, where it is wanted; s is null if the norm has no row sum. S is used up.
+/// The state that a sweep ends in, `pending` times S and s, where it is wanted; s is null if the norm has no row sum. S is used up.
 template <class Real>
-BILA_NOINLINE void keep(const head_state<Real>& to, kernel::tile<Real> S, const Real* s, double held) {
-  const Real factor = static_cast<Real>(held);
+BILA_NOINLINE void store_final_state(const head_state<Real>& to, kernel::tile<Real> S, const Real* s, double pending) {
+  const Real factor = static_cast<Real>(pending);
   if (to.S.data != nullptr) {
-    decay<Real>(S, nullptr, 0, held);
+    decay<Real>(S, nullptr, 0, pending);
     kernel::store(to.S, S);
   }
   if (to.z.data != nullptr && s != nullptr)
@@ -134,23 +136,23 @@ BILA_NOINLINE void keep(const head_state<Real>& to, kernel::tile<Real> S, const 
 }
 
 template <class Kernel, class Real>
-BILA_NOINLINE void divide_rest(kernel::tile<Real> N, const Real* z, const norm_view<Real>& norm, double scale) {
+BILA_NOINLINE void divide_exceptional_rows(kernel::tile<Real> N, const Real* z, const norm_view<Real>& norm, double scale) {
   for (index_t i = 0; i < N.rows; ++i) {
     const quotient<Real> row = norm.quotient_of(norm.uses_row_sum ? z[i] : Real(0), scale);
     if (detail::is_exactly(row.divisor, 0))
       std::fill_n(N.row(i), N.columns, Real(0));
-    else if (!scales(row))
+    else if (!norm::has_row_scale(row))
       Kernel::divide(N.row(i), N.columns, row.factor, row.divisor);
   }
 }
 
-/// Rows [first, first + N.rows) leave as y = sums / n(Z): write() makes N_i = out_i sums_i, by what is in `out` then.
+/// Finishes rows [first, first + N.rows): y = sums / n(Z), where write() makes N_i = out_i sums_i once `out` is filled.
 template <class Kernel, class T, class Real, class Write>
 void finish(const head<T>& x, index_t first, kernel::tile<Real> N, const Real* z, Real* out, const norm_view<Real>& norm,
             const Write& write) {
-  const bool all = norm.reciprocals(out, z, N.rows, x.scale);
+  const bool all = norm.row_scales(out, z, N.rows, x.scale);
   write();
-  if (!all) divide_rest<Kernel>(N, z, norm, x.scale);
+  if (!all) divide_exceptional_rows<Kernel>(N, z, norm, x.scale);
   if (norm.uses_row_sum && x.row_sum.data != nullptr)
     for (index_t i = 0; i < N.rows; ++i) x.row_sum(first + i, 0) = z[i];
   kernel::store(x.y.slice(first, N.rows), N);

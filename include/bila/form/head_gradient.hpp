@@ -41,9 +41,9 @@ struct head_gradient {
   double* gaps(bila::direction way) const { return way == bila::direction::forward ? forward : backward; }
 };
 
-/// Writes the gradient of tokens [first, first + X.rows), or adds it to what earlier passes and heads left. X is used up.
+/// Writes the gradient of tokens [first, first + X.rows), or adds it to the sum of earlier passes and heads. X is used up.
 template <class Kernel, class T, class Real>
-void deliver(const gradient_rows<T>& to, index_t first, kernel::tile<Real> X, bool first_pass, bool last_pass) {
+void accumulate_or_store(const gradient_rows<T>& to, index_t first, kernel::tile<Real> X, bool first_pass, bool last_pass) {
   if (to.out.data == nullptr) return;
   if (!to.first || !first_pass) {
     const rows<Real> sum = to.sum.slice(first, X.rows);
@@ -59,21 +59,21 @@ void deliver(const gradient_rows<T>& to, index_t first, kernel::tile<Real> X, bo
     kernel::store(to.sum.slice(first, X.rows), X);
 }
 
-/// Through the normaliser: dN_i = a_i dy_i, dZ_i = b_i of tokens [first, first + n), with a and b the norm's slope; `room` for y
-/// and dy. Returns these tokens' part in the gradient of the scale.
+/// Through the normaliser: dN_i = a_i dy_i, dZ_i = b_i of tokens [first, first + n), with a and b the norm's slope; the tiles are
+/// scratch for y and dy. Returns these tokens' part in the gradient of the scale.
 template <class Kernel, class T, class Real>
 BILA_NOINLINE double through_norm(const head<T>& x, const head_gradient<T>& g, index_t first, index_t n, Real* a, Real* b,
-                                  double* dots, kernel::tile<Real> room_dy, kernel::tile<Real> room_y,
+                                  double* dots, kernel::tile<Real> scratch_dy, kernel::tile<Real> scratch_y,
                                   const norm_view<Real>& norm) {
-  const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(first, n), room_dy),
-             y = kernel::whole_packets<Kernel>(g.y.slice(first, n), room_y);
+  const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(first, n), scratch_dy),
+             y = kernel::whole_packets<Kernel>(g.y.slice(first, n), scratch_y);
   Kernel::template dots<Real>(dots, dy, y);
   return norm.slopes(a, b, norm.uses_row_sum ? g.row_sum.slice(first, n) : g.row_sum, dots, n, x.scale);
 }
 
-/// start(), transposed: St (Dv, Dk).
+/// load_initial_state(), transposed: St (Dv, Dk).
 template <class Kernel, class Real>
-void start_transposed(kernel::tile<Real> St, Real* s, const head_state<const Real>& from) {
+void load_initial_state_transposed(kernel::tile<Real> St, Real* s, const head_state<const Real>& from) {
   std::fill_n(s, kernel::round_up(St.columns, Kernel::template lanes<Real>), Real(0));
   kernel::clear(St);
   if (from.S.data != nullptr)
@@ -88,7 +88,8 @@ void start_transposed(kernel::tile<Real> St, Real* s, const head_state<const Rea
 ///     backward:  to[t] += pass + sum_{i < t} rows_i + sum_{j >= t} columns_j      1 <= t <= n
 ///
 /// Sums end with the chunk, so what cancels in them is small. Source: Mamba-2 (arXiv 2405.21060), made local to a chunk.
-inline BILA_NOINLINE void spread(direction way, double pass, const double* rows, const double* columns, index_t n, double* to) {
+inline BILA_NOINLINE void gate_gradient_scan(direction way, double pass, const double* rows, const double* columns, index_t n,
+                                             double* to) {
   double before = 0, from = 0;
   if (way == direction::forward) {
     for (index_t t = n - 1; t >= 0; --t) to[t] += pass + (from += rows[t]);

@@ -5,7 +5,7 @@
 
 #include <bila/config.hpp>
 #include <bila/form/decays.hpp>
-#include <bila/form/meeting.hpp>
+#include <bila/form/two_sided_sweep.hpp>
 
 namespace bila::inline v0_1::form::inline BILA_UNIT {
 
@@ -41,27 +41,34 @@ struct only_states {
   template <class Kernel, class T, class Real>
   static void sweep(const head<T>& x, bool row_sums, scratch<Kernel, Real>& w, direction way) {
     const index_t L = x.k.count, blocks = (L + block - 1) / block;
-    const auto& [S, sums, held, rest] = w.state;
-    Real* const s = row_sums ? sums : nullptr;
-    w.state.start(x.initial(way));
-    kernel::held_decay state;
+    const kernel::state<Real> S{w.state.S, row_sums ? w.state.s : nullptr};
+    w.state.load(x.initial(way));
+    kernel::pending_decay state;
     for (index_t step = 0; step < blocks; ++step) {
       const index_t at = (way == direction::forward ? step : blocks - 1 - step) * block, n = (std::min)(block, L - at);
       const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.v);  // (n, Dv)
-      kernel::ahead next;
+      kernel::prefetch_queue next;
       if (step + 1 < blocks) {
         const index_t then = way == direction::forward ? at + block : at - block, m = (std::min)(block, L - then);
-        next.want(x.k, then, m);
-        next.want(x.v, then, m);
+        next.add(x.k, then, m);
+        next.add(x.v, then, m);
       }
       fill_decays<Kernel>(x, way, at, n, w.decays.way(way));
       scan_border(way, w.decays, n, w.border);
       const Real settle = static_cast<Real>(state.decay(w.border.total));
-      kernel::weigh_borders(w.border, 1, state.held(), n, w.now);
-      Kernel::accumulate(S, rest.after(w.border.total, 1), s, rest.e, settle, S, s, k, w.now.write, v, w.weighted, &next);
+      kernel::weigh_borders(w.border, 1, state.factor(), n, w.now);
+      Kernel::accumulate(S,
+                         {.from = S,
+                          .decay = settle,
+                          .k = k,
+                          .v = v,
+                          .weights = w.now.write,
+                          .weighted = w.weighted,
+                          .rest = w.state.rest.after(w.border.total, 1)},
+                         &next);
     }
-    keep(x.final(way), S, s, state.held());
+    store_final_state(x.final(way), S.S, S.s, state.factor());
   }
 };
 

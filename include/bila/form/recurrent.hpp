@@ -7,7 +7,7 @@
 #include <bila/form/decays.hpp>
 #include <bila/form/engine.hpp>
 #include <bila/form/global_state.hpp>
-#include <bila/form/meeting.hpp>
+#include <bila/form/two_sided_sweep.hpp>
 
 namespace bila::inline v0_1::form::inline BILA_UNIT {
 
@@ -17,7 +17,7 @@ namespace bila::inline v0_1::form::inline BILA_UNIT {
 ///     [N_i, Z_i] = q_i P_i + q_i R_i + diagonal (q_i . k_i) [v_i, 1]
 ///
 /// the same numbers as LION's S_i minus half the diagonal in each direction, without its cancellation.
-/// Time O(L Dk Dv), memory O(Dk Dv) and one number per token. The sweeps meet in the middle; the one that comes first leaves its
+/// Time O(L Dk Dv), memory O(Dk Dv) and one number per token. It is a two-sided sweep; the first pass over a token stores its
 /// part in y. Source: LION (arXiv 2502.16249), the bidirectional RNN.
 struct recurrent {
   static constexpr index_t block = 32;  // tokens that are read from the user's memory at a time
@@ -56,24 +56,25 @@ struct recurrent {
   }
 
   template <class Kernel, class T>
-  void plan_meeting(kernel::arena& memory, head_size size) const {
-    meeting<Kernel, real_of<T>>(memory, size, is_narrow<T>);
+  void plan_two_sided_sweep(kernel::arena& memory, head_size size) const {
+    two_sided_sweep<Kernel, real_of<T>>(memory, size, is_narrow<T>);
   }
 
   index_t halves(head_size size) const { return size.L / 2 >= block ? 2 : 1; }
-  index_t shares(head_size size, index_t wanted) const { return shares_by_column(size.Dv, wanted); }
+  index_t splits(head_size size, index_t wanted) const { return splits_by_column(size.Dv, wanted); }
 
   template <class Kernel, class T, class Real>
-  void run(const head<T>& whole, const norm_view<Real>& norm, share part, kernel::arena memory, kernel::arena between) const {
+  void run(const head<T>& whole, const norm_view<Real>& norm, split part, kernel::arena memory, kernel::arena between) const {
     if (is_idle(whole.v.width, part)) return;
     const head<T> x = columns_of(whole, part);
     const head_size now{x.q.count, x.q.width, x.v.width};
-    meeting<Kernel, Real> m(between, now, is_narrow<T>);
+    two_sided_sweep<Kernel, Real> m(between, now, is_narrow<T>);
     if (global_state::serves(x.mask.gaps, x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, part, memory, m);
 
     scratch<Kernel, Real> w(memory, now);
-    meet(x, part, now.L / block / 2 * block,
-         [&](direction way, index_t first, index_t last, duties duty) { sweep(x, norm, w, m, way, first, last, duty); });
+    run_two_sided_sweep(x, part, now.L / block / 2 * block, [&](direction way, index_t first, index_t last, sweep_flags flags) {
+      sweep(x, norm, w, m, way, first, last, flags);
+    });
   }
 
   /// In blocks of tokens, pairs inside a block directly; states are computed again from one per sqrt(L / block) blocks.
@@ -81,16 +82,15 @@ struct recurrent {
 
  private:
   template <class Kernel, class T, class Real>
-  static BILA_NOINLINE void sweep(const head<T>& x, const norm_view<Real>& norm, scratch<Kernel, Real>& w, meeting<Kernel, Real>& m,
-                                  direction way, index_t first, index_t last, duties duty) {
+  static BILA_NOINLINE void sweep(const head<T>& x, const norm_view<Real>& norm, scratch<Kernel, Real>& w,
+                                  two_sided_sweep<Kernel, Real>& m, direction way, index_t first, index_t last, sweep_flags flags) {
     const bool forwards = way == direction::forward;
     const index_t L = x.q.count, blocks = (last - first + block - 1) / block;
     auto& passed = m.way(way);
-    const kernel::tile<Real> S = passed.S;
     Real* const z = norm.uses_row_sum ? w.z : nullptr;
-    Real* const s = z == nullptr ? nullptr : passed.s;
-    if (forwards ? first == 0 : last == L) passed.start(x.initial(way));
-    kernel::held_decay state(*passed.held);
+    const kernel::state<Real> S{passed.S, z == nullptr ? nullptr : passed.s}, copy{w.S, z == nullptr ? nullptr : w.s};
+    if (forwards ? first == 0 : last == L) passed.load(x.initial(way));
+    kernel::pending_decay state(*passed.pending);
 
     for (index_t turn = 0; turn < blocks; ++turn) {
       const index_t at = first + (forwards ? turn : blocks - 1 - turn) * block, n = (std::min)(block, last - at);
@@ -98,58 +98,65 @@ struct recurrent {
       const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
       const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.v);  // (n, Dv)
       fill_decays<Kernel>(x, way, at, n, w.lambda);
-      kernel::held_decay inside = state;
+      kernel::pending_decay inside = state;
       double total = 1;
       for (index_t i = 0; i < n; ++i) {
-        const double leaves = w.lambda[forwards ? i + 1 : n - 1 - i];
-        w.read[i] = static_cast<Real>(inside.held());
-        w.write[i] = static_cast<Real>(1 / inside.held());
-        w.settle[i] = static_cast<Real>(inside.decay(leaves, i % 4 == 3 || i + 1 == n ? 0.5 : 1. / 16));  // tokens share a pass
-        total *= leaves;
+        const double lambda = w.lambda[forwards ? i + 1 : n - 1 - i];
+        w.read[i] = static_cast<Real>(inside.factor());
+        w.write[i] = static_cast<Real>(1 / inside.factor());
+        w.settle[i] = static_cast<Real>(inside.decay(lambda, i % 4 == 3 || i + 1 == n ? 0.5 : 1. / 16));  // tokens share a pass
+        total *= lambda;
       }
-      kernel::ahead next;
+      kernel::prefetch_queue next;
       if (turn + 1 < blocks) {
         const index_t then = first + (forwards ? turn + 1 : blocks - 2 - turn) * block;
-        want_tokens(next, x, then, (std::min)(block, last - then));
+        prefetch_tokens(next, x, then, (std::min)(block, last - then));
       }
-      if (duty.other_left)
+      if (flags.has_partial)
         std::copy_n(m.z + at, z == nullptr ? 0 : n, w.z);
       else
         std::fill_n(w.z, n, Real(0));
-      const auto N = duty.finish ? kernel::results<Kernel>(x.y.slice(at, n), w.N) : rows_to_leave(x, m, at, n, w.N);  // (n, Dv)
-      if (duty.other_left) {
-        const kernel::tile<const Real> left = left_rows(x, m, at, n, w.N);
-        for (index_t i = 0; i < n && left.data != N.data; ++i) std::copy_n(left.row(i), left.stride, N.row(i));
+      const auto N = flags.finish ? kernel::results<Kernel>(x.y.slice(at, n), w.N) : rows_for_partial(x, m, at, n, w.N);  // (n, Dv)
+      if (flags.has_partial) {
+        const kernel::tile<const Real> partial = partial_rows(x, m, at, n, w.N);
+        for (index_t i = 0; i < n && partial.data != N.data; ++i) std::copy_n(partial.row(i), partial.stride, N.row(i));
       } else {
         for (index_t i = 0; i < n; ++i) std::fill_n(N.row(i), kernel::round_up(N.columns, Kernel::template lanes<Real>), Real(0));
       }
-      if (duty.finish) Kernel::diagonal(N, z, static_cast<Real>(x.diagonal), q, k, v);
+      if (flags.finish) Kernel::diagonal(N, z, static_cast<Real>(x.diagonal), q, k, v);
       if (!forwards) std::reverse(w.z, w.z + n);
-      const kernel::tile<Real> E = passed.rest.after(total, static_cast<double>(n));
-      if (E.data == nullptr) {
-        Kernel::steps(along(way, N), z, w.read, along(way, q), S, s, w.settle, w.write, along(way, k), along(way, v), w.weighted,
-                      &next);
+      const kernel::state<Real> rest = passed.rest.after(total, static_cast<double>(n));
+      const kernel::step_terms<Real> tokens{.q = along<const Real>(way, q),
+                                            .k = along<const Real>(way, k),
+                                            .v = along<const Real>(way, v),
+                                            .read = w.read,
+                                            .write = w.write,
+                                            .decay = w.settle,
+                                            .weighted = w.weighted};
+      if (rest.S.data == nullptr) {
+        Kernel::steps(along(way, N), z, S, tokens, &next);
         state = inside;
       } else {  // token by token from a copy; the state itself takes the block at once
-        std::copy_n(S.data, S.rows * S.stride, w.S.data);
-        std::copy_n(passed.s, kernel::round_up(S.rows, Kernel::template lanes<Real>), w.s);
-        Kernel::steps(along(way, N), z, w.read, along(way, q), w.S, s == nullptr ? s : w.s, w.settle, w.write, along(way, k),
-                      along(way, v), w.weighted, &next);
+        std::copy_n(passed.S.data, passed.S.rows * passed.S.stride, w.S.data);
+        std::copy_n(passed.s, kernel::round_up(passed.S.rows, Kernel::template lanes<Real>), w.s);
+        Kernel::steps(along(way, N), z, copy, tokens, &next);
         const Real settle = static_cast<Real>(state.decay(total));
-        double kept = 1 / state.held();
+        double kept = 1 / state.factor();
         for (index_t i = n - 1; i >= 0; --i) w.write[i] = static_cast<Real>(kept *= w.lambda[forwards ? i + 1 : n - 1 - i]);
-        Kernel::accumulate(S, E, s, passed.rest.e, settle, S, s, along(way, k), w.write, along(way, v), w.weighted);
+        Kernel::accumulate(
+            S,
+            {.from = S, .decay = settle, .k = tokens.k, .v = tokens.v, .weights = w.write, .weighted = w.weighted, .rest = rest});
       }
       if (!forwards) std::reverse(w.z, w.z + n);
-      if (duty.finish) {
+      if (flags.finish) {
         finish<Kernel>(x, at, N, w.z, w.out, norm, [&] { Kernel::scale(N, w.out, N); });
       } else {
         if constexpr (!is_narrow<T>) kernel::store(x.y.slice(at, n), N);
         std::copy_n(w.z, z == nullptr ? 0 : n, m.z + at);
       }
     }
-    *passed.held = state.held();
-    if (forwards ? last == L : first == 0) keep(x.final(way), S, s, state.held());
+    *passed.pending = state.factor();
+    if (forwards ? last == L : first == 0) store_final_state(x.final(way), S.S, S.s, state.factor());
   }
 
   /// The rows in the order of the sweep.

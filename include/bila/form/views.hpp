@@ -8,7 +8,8 @@
 #include <bila/call/segments.hpp>
 #include <bila/config.hpp>
 #include <bila/mask/concepts.hpp>
-#include <bila/norm/none.hpp>
+#include <bila/norm/concepts.hpp>
+#include <bila/norm/quotient.hpp>
 #include <bila/view/number.hpp>
 
 #include <algorithm>
@@ -22,8 +23,8 @@ namespace bila::inline v0_1::form::inline BILA_UNIT {
 template <class Real>
 struct mask_view {
   const void* mask = nullptr;
-  bool gapped = false;  // else pairwise, and `gaps` says nothing
-  bila::gap gaps = gap::none;
+  bool gapped = false;         // else pairwise, and `gaps` says nothing
+  bila::gap gaps = gap::none;  // the granularity of decay
   bool orders_tokens = true;
   index_t heads = 0;  // that it counts; 0: as many as y has
 
@@ -127,28 +128,6 @@ struct head_mask : mask_view<Real> {
   }
 };
 
-/// Whether y_i = N_i (factor / divisor) keeps its digits, and its zero if the divisor is 0 and N_i no number.
-template <class Real>
-bool scales(const quotient<Real>& row) {
-  if (detail::is_exactly(row.divisor, 0)) return false;
-  const Real inverse = 1 / row.divisor;
-  return !detail::is_finite(static_cast<double>(row.divisor)) ||
-         (std::isnormal(inverse) && (detail::is_exactly(row.factor, 0) || std::isnormal(row.factor * inverse)));
-}
-
-/// out_i, so that y_i = out_i N_i. Returns false if that is not so for some rows: they get 1 and are left to divide_rest.
-template <class Kernel, class Real, class Norm>
-bool reciprocals(Real* out, const Real* z, index_t n, const Norm& norm, double scale) {
-  bool all = true;
-  for (index_t i = 0; i < n; ++i) {
-    const quotient<Real> row = norm(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(scale));
-    const bool scaled = scales(row);
-    out[i] = scaled ? row.factor * (1 / row.divisor) : Real(1);
-    all = all && scaled;
-  }
-  return all;
-}
-
 /// Any norm, of row sums in Real.
 template <class Real>
 struct norm_view {
@@ -157,13 +136,13 @@ struct norm_view {
 
   complaint (*ask_wrong)(const void* norm) = nullptr;  // what is wrong with its numbers
 
-  bool (*ask_reciprocals)(const void* norm, Real* out, const Real* z, index_t n, double scale) = nullptr;
+  bool (*ask_row_scales)(const void* norm, Real* out, const Real* z, index_t n, double scale) = nullptr;
   quotient<Real> (*ask_quotient)(const void* norm, Real Z, double scale) = nullptr;
   double (*ask_slopes)(const void* norm, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n,
                        double scale) = nullptr;  // only for a gradient
 
   /// See above.
-  bool reciprocals(Real* out, const Real* z, index_t n, double scale) const { return ask_reciprocals(norm, out, z, n, scale); }
+  bool row_scales(Real* out, const Real* z, index_t n, double scale) const { return ask_row_scales(norm, out, z, n, scale); }
 
   quotient<Real> quotient_of(Real Z, double scale) const { return ask_quotient(norm, Z, scale); }
 
@@ -179,8 +158,8 @@ norm_view<Real> view_of_norm(const Norm& norm) {
   view.norm = &norm;
   view.uses_row_sum = Norm::uses_row_sum;
   view.ask_wrong = [](const void* any) { return detail::check_itself(*static_cast<const Norm*>(any)); };
-  view.ask_reciprocals = [](const void* any, Real* out, const Real* z, index_t n, double scale) {
-    return form::reciprocals<Kernel>(out, z, n, *static_cast<const Norm*>(any), scale);
+  view.ask_row_scales = [](const void* any, Real* out, const Real* z, index_t n, double scale) {
+    return norm::row_scales(out, z, n, *static_cast<const Norm*>(any), scale);
   };
   view.ask_quotient = [](const void* any, Real Z, double scale) {
     return (*static_cast<const Norm*>(any))(Z, static_cast<Real>(scale));

@@ -3,11 +3,10 @@
 #pragma once
 
 #include <bila/config.hpp>
-#include <bila/kernel/contract.hpp>
+#include <bila/kernel/tile.hpp>
 
 #include <algorithm>
 #include <cstddef>
-#include <type_traits>
 
 namespace bila::inline v0_1::kernel::inline BILA_UNIT {
 
@@ -58,54 +57,5 @@ class arena {
   std::byte* base_ = nullptr;
   std::size_t used_ = 0;
 };
-
-/// Sets a padded tile to zero, the rest of its packets included.
-template <class Real>
-void clear(tile<Real> x) {
-  std::fill_n(x.data, x.rows * x.stride, Real(0));
-}
-
-/// Reads tokens into a padded tile, widening what is stored in fewer bits.
-template <class Real, class T>
-BILA_NOINLINE void load(const tile<Real>& to, const rows<const T>& from) {
-  for (index_t i = 0; i < from.count; ++i) {
-    if (from.column_stride == 1 && from.width > 0)  // nothing may have no address
-      std::transform(&from(i, 0), &from(i, 0) + from.width, to.row(i), [](T x) { return static_cast<Real>(x); });
-    else
-      for (index_t d = 0; d < from.width; ++d) to.row(i)[d] = static_cast<Real>(from(i, d));
-    std::fill(to.row(i) + from.width, to.row(i) + to.stride, Real(0));
-  }
-}
-
-/// Writes a tile to tokens: the one rounding of a result.
-template <class T, class Real>
-BILA_NOINLINE void store(const rows<T>& to, const tile<Real>& from) {
-  if constexpr (std::is_same_v<T, Real>)
-    if (to.data == from.data) return;  // it is there already
-  for (index_t i = 0; i < to.count; ++i)
-    if (to.column_stride == 1 && to.width > 0)  // nothing may have no address
-      std::transform(from.row(i), from.row(i) + to.width, &to(i, 0), [](Real x) { return static_cast<T>(x); });
-    else
-      for (index_t d = 0; d < to.width; ++d) to(i, d) = static_cast<T>(from.row(i)[d]);
-}
-
-/// Tokens as a padded tile: the user's memory if its rows are whole packets, else a copy.
-template <class Kernel, class Real, class T>
-tile<const Real> whole_packets(rows<const T> from, tile<Real> room) {
-  if constexpr (std::is_same_v<T, Real>)
-    if (from.column_stride == 1 && from.width % Kernel::template lanes<Real> == 0)
-      return {from.data, from.count, from.width, from.row_stride};
-  load(room.top(from.count), from);
-  return room.top(from.count);
-}
-
-/// Where a kernel may leave whole rows for tokens: their own memory if the rows are whole packets, else the room; then `store`
-/// them.
-template <class Kernel, class Real, class T>
-tile<Real> results(rows<T> to, tile<Real> room) {
-  if constexpr (std::is_same_v<T, Real>)
-    if (to.column_stride == 1 && to.width % Kernel::template lanes<Real> == 0) return {to.data, to.count, to.width, to.row_stride};
-  return room.top(to.count);
-}
 
 }  // namespace bila::inline v0_1::kernel::inline BILA_UNIT

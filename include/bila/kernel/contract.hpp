@@ -5,16 +5,14 @@
 // Scores are kept with the keys in rows, A_ji for key j and query i: queries then lie in packets, so that row sums need no
 // horizontal addition and masks of rank one are two factors per element: M is a tile or rank_one.
 //
-//   score(A, z, k, qt, M)              A_ji = (k_j . q_i) M_ji,  z_i += sum_j A_ji      (n, m) = (n, Dk) (Dk, m)
+//   score(A, k, qt, M, z)              A_ji = (k_j . q_i) M_ji,  z_i += sum_j A_ji      (n, m) = (n, Dk) (Dk, m)
 //   apply(N, A, v)                     N_i += sum_j A_ji v_j                            (m, Dv) += (n, m)^T (n, Dv)
-//   read(N, out, r, q, S, A, v, left)  N_i = out_i (r_i q_i S + sum_j A_ji v_j + left_i)     the state S (Dk, Dv)
-//   project(z, r, q, s)                z_i += r_i q_i . s                               the state's row sums s (Dk)
+//   read(N, x)                         N_i = row_scales_i (weights_i q_i S + sum_j A_ji v_j + partial_i)
+//   project(z, r, q, s)                z_i += r_i q_i . s                               a state's row sums s (Dk)
 //   project_transposed(z, r, qt, s)    the same, of q^T
-//   accumulate(S, E, s, e, g, H, h, k, w, v, x)  S + E = g (H + E) + (w o k)^T v,  s + e = g (h + e) + k^T w
-//                                      E and e, what S and s are too small for, are read and written; g is a power of two or 0
-//                                                                                       x: room for w o k; S may be H, s may be h
-//   steps(N, z, r, q, S, s, g, w, k, v, x)  row by row: N_i += r_i q_i S,  z_i += r_i q_i . s,  S = g_i (S + w_i k_i v_i^T),
-//                                      s = g_i (s + w_i k_i)                            x: room for w o k
+//   accumulate(to, x)                  to + rest = decay (from + rest) + (weights o k)^T [v, 1]
+//                                      what the result is too small for is left in rest; decay is a power of two or 0
+//   steps(N, z, to, x)                 row by row: [N_i, z_i] += read_i q_i to,  to = decay_i (to + write_i k_i [v_i, 1])
 //   diagonal(N, z, w, q, k, v)         N_i += w (q_i . k_i) v_i,  z_i += w (q_i . k_i)
 //   scale(Y, out, N)                   Y_i = out_i N_i                                     Y may be N
 //   divide(n, Dv, factor, divisor)     n = factor n / divisor                           one row
@@ -25,7 +23,8 @@
 //
 // and, for gradients,
 //
-//   score_gradient(G, E, A, v, dyt, a, b, M)   g = a_i (v_j . dy_i) + b_i,  E_ji = g A_ji,  G_ji = g M_ji,  A_ji = a_i A_ji
+//   score_gradient(A, to, v, dyt, by, M)   g = numerator_i (v_j . dy_i) + row_sum_i,  E_ji = g A_ji,  G_ji = g M_ji,
+//                                      A_ji = numerator_i A_ji
 //   multiply(N, A, q)                  N_j += sum_i A_ji q_i                            (n, D) += (n, m) (m, D)
 //   add(N, x)                          N += x
 //   gather(s, e, g, h, k, w)           s + e = g (h + e) + k^T w                        (Dk); s may be h
@@ -33,51 +32,73 @@
 //   inner(a, b)                        sum_ij a_ij b_ij                                 in double
 //   sums(queries, keys, E)             queries_i += sum_j E_ji,  keys_j += sum_i E_ji;  returns sum_ij E_ji   in double
 //   crossings(f, b, E, x)              f_t += sum_{j < t <= i} E_ji,  b_t += sum_{i < t <= j} E_ji,  0 < t < n; null: not wanted
-//                                                                                       x: room for n numbers
+//                                                                                       x: scratch for n numbers
 //
-// In read, out, left and A may be absent; in accumulate E, and the sum is then rounded once; in accumulate and gather w, for
-// weights of one. z, and s with e, are null when not wanted. A verb that adds to what is there adds up its own products first. The
-// rows of the tiles in steps may lie backwards in memory: a stride may be negative. Sums run over the inner index in order,
-// whatever the address or the number of columns: the bits of an element of the result depend on the numbers that enter it and on
-// nothing else.
+// What a verb can do without has a default in the structs below and in its last argument. z, and in gather w for weights of one,
+// may be null; a state without s has no row sums. A verb that adds to what is there adds up its own products first. The rows of the
+// tiles in steps may lie backwards in memory: a stride may be negative. Sums run over the inner index in order, whatever the
+// address or the number of columns: the bits of an element of the result depend on the numbers that enter it and on nothing else.
 #pragma once
 
 #include <bila/config.hpp>
-#include <bila/kernel/ahead.hpp>
-#include <bila/view/tensor_view.hpp>
+#include <bila/kernel/prefetch.hpp>
+#include <bila/kernel/tile.hpp>
 
 #include <concepts>
 #include <type_traits>
 
 namespace bila::inline v0_1::kernel::inline BILA_UNIT {
 
-/// A row-major matrix in the workspace or in the user's memory.
-///
-/// Padded tiles have `stride` a multiple of Kernel::lanes<Real>; the columns from `columns` up to the next multiple are zero and
-/// may be read and written with the rest. Vectors reach to the end of the last packet too; along features (s, h), and a and b of
-/// score_gradient, they are zero there, elsewhere it does not matter.
+/// Sums over tokens of keys times values, and of keys alone.
 template <class Real>
-struct tile {
-  Real* data = nullptr;
-  index_t rows = 0, columns = 0;
-  index_t stride = 0;
+struct state {
+  tile<Real> S = {};  // (Dk, Dv)
+  Real* s = nullptr;  // (Dk) row sums; null: not wanted
 
-  constexpr Real* row(index_t i) const { return data + i * stride; }
-
-  constexpr tile top(index_t n) const { return {data, n, columns, stride}; }
-
-  constexpr operator tile<const Real>() const requires(!std::is_const_v<Real>) { return {data, rows, columns, stride}; }
+  constexpr operator state<const Real>() const requires(!std::is_const_v<Real>) { return {S, s}; }
 };
 
-/// A tile that a verb only reads; its type follows from the tile that the verb writes. Tiles go by reference into a verb and by
-/// value into its innermost loops: to copy one that was written a moment ago stalls the processor (1.5 to 4 % of a chunk), and a
-/// loop would read a reference again after each store.
+/// What `read` puts into the rows N_i.
 template <class Real>
-using operand = const std::type_identity_t<tile<const Real>>&;
+struct read_terms {
+  operand<Real> q, S;                           // (n, Dk) (Dk, Dv)
+  const Real* weights;                          // (n) of the state, as row i sees it
+  operand<Real> A = no_tile<const Real>;        // (m, n) scores of m keys
+  operand<Real> v = no_tile<const Real>;        // (m, Dv) their values
+  operand<Real> partial = no_tile<const Real>;  // (n, Dv) may be N
+  const Real* row_scales = nullptr;             // (n) null: ones
+};
 
-/// For a verb that reads it between stores.
+/// What `accumulate` makes a state of.
 template <class Real>
-using operand_copy = std::type_identity_t<tile<const Real>>;
+struct update_terms {
+  state<const Real> from;  // may be the state that is written
+  Real decay = 1;
+  operand<Real> k, v;                          // (n, Dk) (n, Dv)
+  const Real* weights = nullptr;               // (n) of the tokens; null: ones
+  const tile<Real>& weighted = no_tile<Real>;  // (n, Dk) scratch for weights o k
+  state<Real> rest = {};                       // read and written; without S the sum is rounded once; with row sums it has s
+};
+
+/// The tokens that `steps` walks along. Tiles by value, because the verb reads them between its stores.
+template <class Real>
+struct step_terms {
+  tile<const Real> q, k, v;          // (n, Dk) (n, Dk) (n, Dv)
+  const Real *read, *write, *decay;  // (n)
+  tile<Real> weighted;               // (n, Dk) scratch for write o k
+};
+
+/// What `score_gradient` writes of each pair.
+template <class Real>
+struct pair_gradients {
+  const tile<Real>&G, &E;  // (n, m)
+};
+
+/// How the gradient enters a row through the norm: dN_i = numerator_i dy_i, dZ_i = row_sum_i.
+template <class Real>
+struct row_slopes {
+  const Real *numerator, *row_sum;  // (m)
+};
 
 /// Weights of rank one, M_ji = keys_j queries_i: what two chunks that do not touch give each other.
 template <class Real>
@@ -87,24 +108,25 @@ struct rank_one {
 
 /// A kernel layer for `Real`: how many numbers its widest step holds, and the verbs above.
 template <class Kernel, class Real>
-concept layer = requires(tile<Real> a, tile<const Real> b, rank_one<Real> M, Real* z, const Real* r, Real g, double* sum) {
+concept layer = requires(tile<Real> a, tile<const Real> b, state<Real> S, rank_one<Real> M, Real* z, const Real* r, Real g,
+                         double* sum) {
   { Kernel::template lanes<Real> } -> std::convertible_to<index_t>;
-  Kernel::score(a, z, b, b, b);
-  Kernel::score(a, z, b, b, M);
+  Kernel::score(a, b, b, b, z);
+  Kernel::score(a, b, b, M);
   Kernel::apply(a, b, b);
-  Kernel::read(a, r, r, b, b, b, b, b);
+  Kernel::read(a, {.q = b, .S = b, .weights = r});
   Kernel::project(z, r, b, r);
   Kernel::project_transposed(z, r, b, r);
-  Kernel::accumulate(a, a, z, z, g, b, r, b, r, b, a);
-  Kernel::steps(a, z, r, b, a, z, r, r, b, b, a);
+  Kernel::accumulate(S, {.from = S, .k = b, .v = b});
+  Kernel::steps(a, z, S, {b, b, b, r, r, r, a});
   Kernel::diagonal(a, z, g, b, b, b);
   Kernel::scale(a, r, b);
   Kernel::divide(z, index_t(), g, g);
   Kernel::transpose(a, b);
   Kernel::exponentials(sum, index_t());
   Kernel::scan_square(a, sum, sum);
-  Kernel::score_gradient(a, a, a, b, b, r, r, b);
-  Kernel::score_gradient(a, a, a, b, b, r, r, M);
+  Kernel::score_gradient(a, {a, a}, b, b, {r, r}, b);
+  Kernel::score_gradient(a, {a, a}, b, b, {r, r}, M);
   Kernel::multiply(a, b, b);
   Kernel::add(a, b);
   Kernel::gather(z, z, g, r, b, r);
@@ -113,8 +135,6 @@ concept layer = requires(tile<Real> a, tile<const Real> b, rank_one<Real> M, Rea
   { Kernel::sums(sum, sum, a) } -> std::convertible_to<double>;
   Kernel::crossings(sum, sum, a, z);
 };
-
-constexpr index_t round_up(index_t n, index_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 /// The kernel layer that a caller names; void is the fastest, which packets.hpp brings.
 template <class Kernel>

@@ -4,9 +4,10 @@
 #pragma once
 
 #include <bila/config.hpp>
-#include <bila/kernel/ahead.hpp>
 #include <bila/kernel/contract.hpp>
-#include <bila/kernel/registers.hpp>  // Eigen, and why nvcc must not see it
+#include <bila/kernel/prefetch.hpp>
+#include <bila/kernel/register_tile.hpp>
+#include <bila/kernel/simd.hpp>
 
 #include <algorithm>
 #include <numeric>
@@ -35,7 +36,8 @@ struct packets {
   static constexpr index_t lanes = simd::unpacket_traits<packet<Real>>::size;
 
   template <class Real, class Weights>
-  static BILA_NOINLINE void score(const tile<Real>& A, Real* z, operand<Real> k, operand<Real> qt, const Weights& M) {
+  static BILA_NOINLINE void score(const tile<Real>& A, operand<Real> k, operand<Real> qt, const Weights& M,
+                                  std::type_identity_t<Real>* z = nullptr) {
     constexpr index_t width = lanes<Real>;
     for_each_tile<lanes<Real>>(A.rows, A.columns, [=]<int Rows, int Packets>(index_t j, index_t i) BILA_LAMBDA_INLINE {
       packet<Real> sum[Rows][Packets], total[Packets];
@@ -71,17 +73,18 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void read(const tile<Real>& N, const Real* out, const Real* r, operand<Real> q, operand<Real> S,
-                                 operand<Real> A, operand<Real> v, operand<Real> left, ahead* next = nullptr) {
+  static BILA_NOINLINE void read(const tile<Real>& N, argument<read_terms<Real>> x, prefetch_queue* next = nullptr) {
+    operand<Real> q = x.q, S = x.S, A = x.A, v = x.v, partial = x.partial;
+    const Real *const weights = x.weights, *const row_scales = x.row_scales;
     for_each_tile<lanes<Real>>(N.rows, N.columns, [=]<int Rows, int Packets>(index_t i, index_t d) BILA_LAMBDA_INLINE {
-      const line_ahead lines(next, q.columns);
+      const prefetch_lines lines(next, q.columns);
       packet<Real> sum[Rows][Packets];
       clear(sum);
       multiply_add<false>(sum, q.columns, q.row(i), q.stride, S.data + d, S.stride, lines);
-      scale_rows(sum, r + i);
+      scale_rows(sum, weights + i);
       if (A.rows > 0) multiply_add<true>(sum, A.rows, A.data + i, A.stride, v.data + d, v.stride);
-      if (left.data != nullptr) kernel::add(sum, left.row(i) + d, left.stride);
-      if (out != nullptr) scale_rows(sum, out + i);
+      if (partial.data != nullptr) kernel::add(sum, partial.row(i) + d, partial.stride);
+      if (row_scales != nullptr) scale_rows(sum, row_scales + i);
       store(N.row(i) + d, N.stride, sum);
     });
   }
@@ -116,22 +119,25 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void accumulate(const tile<Real>& S, const tile<Real>& E, Real* s, Real* e, Real g, operand<Real> H,
-                                       const Real* h, operand<Real> k, const Real* w, operand<Real> v, const tile<Real>& weighted,
-                                       ahead* next = nullptr) {
+  static BILA_NOINLINE void accumulate(const state<Real>& to, argument<update_terms<Real>> x, prefetch_queue* next = nullptr) {
     constexpr index_t width = lanes<Real>;
+    const tile<Real>&S = to.S, &E = x.rest.S, &weighted = x.weighted;
+    operand<Real> H = x.from.S, k = x.k, v = x.v;
+    Real *const s = to.s, *const e = x.rest.s;
+    const Real *const h = x.from.s, *const w = x.weights;
+    const Real g = x.decay;
     if (w != nullptr) {
       index_t c = 0;
       for (; c + 4 * width <= kernel::round_up(k.columns, width); c += 4 * width)
         weigh_keys<4, packet<Real>>(s, e, g, h, k, w, weighted, c);
       for (; c < k.columns; c += width) weigh_keys<1, packet<Real>>(s, e, g, h, k, w, weighted, c);
     } else if (s != nullptr) {
-      gather(s, e, g, h, k, w);
+      gather(s, e, g, h, k);
     }
     const tile<const Real> keys = w == nullptr ? k : tile<const Real>(weighted);
     const auto decay = simd::pset1<packet<Real>>(g);
     for_each_tile<lanes<Real>>(S.rows, S.columns, [=]<int Rows, int Packets>(index_t c, index_t d) BILA_LAMBDA_INLINE {
-      const line_ahead lines(next, k.rows);
+      const prefetch_lines lines(next, k.rows);
       packet<Real> sum[Rows][Packets];
       if (E.data == nullptr) {
         clear(sum);
@@ -149,10 +155,13 @@ struct packets {
   }
 
   template <class Real>
-  static BILA_NOINLINE void steps(tile<Real> N, Real* z, const Real* r, operand_copy<Real> q, tile<Real> S, Real* s, const Real* g,
-                                  const Real* w, operand_copy<Real> k, operand_copy<Real> v, tile<Real> weighted,
-                                  ahead* next = nullptr) {
+  static BILA_NOINLINE void steps(tile<Real> N, std::type_identity_t<Real>* z, const state<Real>& to, argument<step_terms<Real>> x,
+                                  prefetch_queue* next = nullptr) {
     constexpr index_t width = lanes<Real>;
+    const tile<Real> S = to.S, weighted = x.weighted;
+    const tile<const Real> q = x.q, k = x.k, v = x.v;
+    const Real *const r = x.read, *const w = x.write, *const g = x.decay;
+    Real* const s = to.s;
     for (index_t i = 0; i < N.rows; ++i)
       for (index_t c = 0; c < k.columns; c += width)
         simd::pstoreu(weighted.row(i) + c, simd::pmul(simd::pset1<packet<Real>>(w[i]), simd::ploadu<packet<Real>>(k.row(i) + c)));
@@ -242,9 +251,11 @@ struct packets {
   }
 
   template <class Real, class Weights>
-  static BILA_NOINLINE void score_gradient(tile<Real> G, tile<Real> E, tile<Real> A, operand<Real> v, operand<Real> dyt,
-                                           const Real* a, const Real* b, const Weights& M) {
+  static BILA_NOINLINE void score_gradient(const tile<Real>& A, argument<pair_gradients<Real>> to, operand<Real> v,
+                                           operand<Real> dyt, argument<row_slopes<Real>> by, const Weights& M) {
     constexpr index_t width = lanes<Real>;
+    const tile<Real>&G = to.G, &E = to.E;
+    const Real *const a = by.numerator, *const b = by.row_sum;
     for_each_tile<lanes<Real>>(A.rows, A.columns, [=]<int Rows, int Packets>(index_t j, index_t i) BILA_LAMBDA_INLINE {
       packet<Real> sum[Rows][Packets];
       clear(sum);
@@ -282,7 +293,7 @@ struct packets {
   }
 
   template <class Real>
-  static void gather(Real* s, Real* e, Real g, const Real* h, operand<Real> k, const Real* w) {
+  static void gather(Real* s, Real* e, Real g, const Real* h, operand<Real> k, std::type_identity_t<const Real*> w = nullptr) {
     constexpr index_t width = lanes<Real>;
     index_t c = 0;
     for (; c + 4 * width <= kernel::round_up(k.columns, width); c += 4 * width)
@@ -402,7 +413,7 @@ struct packets {
   }
 
   // A token's values and sums and the state's row, two packets each, and the factors: 20 registers, or 12.
-  static constexpr int step_most = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 4 : 2;
+  static constexpr int step_most = simd::registers >= 32 ? 4 : 2;
 
   template <class Real>
   static BILA_ALWAYS_INLINE packet<Real> weight(const tile<const Real>& M, index_t j, index_t i) {

@@ -18,7 +18,7 @@ struct reference {
   using wide = std::conditional_t<std::is_same_v<Real, float>, double, long double>;
 
   template <class Real, class Weights>
-  static void score(tile<Real> A, Real* z, operand<Real> k, operand<Real> qt, const Weights& M) {
+  static void score(tile<Real> A, operand<Real> k, operand<Real> qt, const Weights& M, std::type_identity_t<Real>* z = nullptr) {
     for (index_t i = 0; i < A.columns; ++i) {
       wide<Real> total = 0;
       for (index_t j = 0; j < A.rows; ++j) {
@@ -42,16 +42,15 @@ struct reference {
   }
 
   template <class Real>
-  static void read(tile<Real> N, const Real* out, const Real* r, operand<Real> q, operand<Real> S, operand<Real> A, operand<Real> v,
-                   operand<Real> left, ahead* = nullptr) {
+  static void read(tile<Real> N, argument<read_terms<Real>> x, prefetch_queue* = nullptr) {
     for (index_t i = 0; i < N.rows; ++i)
       for (index_t d = 0; d < N.columns; ++d) {
         wide<Real> sum = 0;
-        for (index_t c = 0; c < q.columns; ++c) sum += wide<Real>(q.row(i)[c]) * S.row(c)[d];
-        sum *= r[i];
-        for (index_t j = 0; j < A.rows; ++j) sum += wide<Real>(A.row(j)[i]) * v.row(j)[d];
-        if (left.data != nullptr) sum += left.row(i)[d];
-        N.row(i)[d] = static_cast<Real>(out == nullptr ? sum : out[i] * sum);
+        for (index_t c = 0; c < x.q.columns; ++c) sum += wide<Real>(x.q.row(i)[c]) * x.S.row(c)[d];
+        sum *= x.weights[i];
+        for (index_t j = 0; j < x.A.rows; ++j) sum += wide<Real>(x.A.row(j)[i]) * x.v.row(j)[d];
+        if (x.partial.data != nullptr) sum += x.partial.row(i)[d];
+        N.row(i)[d] = static_cast<Real>(x.row_scales == nullptr ? sum : x.row_scales[i] * sum);
       }
   }
 
@@ -74,35 +73,37 @@ struct reference {
   }
 
   template <class Real>
-  static void accumulate(tile<Real> S, tile<Real> E, Real* s, Real* e, Real g, operand<Real> H, const Real* h, operand<Real> k,
-                         const Real* w, operand<Real> v, tile<Real>, ahead* = nullptr) {
-    for (index_t c = 0; c < S.rows; ++c)
-      for (index_t d = 0; d < S.columns; ++d) {
-        wide<Real> sum = E.data == nullptr ? wide<Real>(0) : wide<Real>(g) * E.row(c)[d];
-        for (index_t j = 0; j < k.rows; ++j) sum += wide<Real>(w == nullptr ? Real(1) : w[j]) * k.row(j)[c] * v.row(j)[d];
-        sum += wide<Real>(g) * H.row(c)[d];
-        S.row(c)[d] = static_cast<Real>(sum);
-        if (E.data != nullptr) E.row(c)[d] = static_cast<Real>(sum - S.row(c)[d]);
+  static void accumulate(const state<Real>& to, argument<update_terms<Real>> x, prefetch_queue* = nullptr) {
+    const tile<Real> E = x.rest.S;
+    for (index_t c = 0; c < to.S.rows; ++c)
+      for (index_t d = 0; d < to.S.columns; ++d) {
+        wide<Real> sum = E.data == nullptr ? wide<Real>(0) : wide<Real>(x.decay) * E.row(c)[d];
+        for (index_t j = 0; j < x.k.rows; ++j)
+          sum += wide<Real>(x.weights == nullptr ? Real(1) : x.weights[j]) * x.k.row(j)[c] * x.v.row(j)[d];
+        sum += wide<Real>(x.decay) * x.from.S.row(c)[d];
+        to.S.row(c)[d] = static_cast<Real>(sum);
+        if (E.data != nullptr) E.row(c)[d] = static_cast<Real>(sum - to.S.row(c)[d]);
       }
-    if (s != nullptr) gather(s, e, g, h, k, w);
+    if (to.s != nullptr) gather(to.s, x.rest.s, x.decay, x.from.s, x.k, x.weights);
   }
 
   template <class Real>
-  static void steps(tile<Real> N, Real* z, const Real* r, operand<Real> q, tile<Real> S, Real* s, const Real* g, const Real* w,
-                    operand<Real> k, operand<Real> v, tile<Real>, ahead* = nullptr) {
+  static void steps(tile<Real> N, std::type_identity_t<Real>* z, const state<Real>& to, argument<step_terms<Real>> x,
+                    prefetch_queue* = nullptr) {
+    const auto [S, s] = to;
     for (index_t i = 0; i < N.rows; ++i) {
       for (index_t d = 0; d < S.columns; ++d) {
         wide<Real> sum = 0;
-        for (index_t c = 0; c < S.rows; ++c) sum += wide<Real>(q.row(i)[c]) * S.row(c)[d];
-        N.row(i)[d] += static_cast<Real>(r[i] * sum);
+        for (index_t c = 0; c < S.rows; ++c) sum += wide<Real>(x.q.row(i)[c]) * S.row(c)[d];
+        N.row(i)[d] += static_cast<Real>(x.read[i] * sum);
         for (index_t c = 0; c < S.rows; ++c)
-          S.row(c)[d] = static_cast<Real>(g[i] * (S.row(c)[d] + wide<Real>(w[i]) * k.row(i)[c] * v.row(i)[d]));
+          S.row(c)[d] = static_cast<Real>(x.decay[i] * (S.row(c)[d] + wide<Real>(x.write[i]) * x.k.row(i)[c] * x.v.row(i)[d]));
       }
       if (z == nullptr) continue;
       wide<Real> sum = 0;
-      for (index_t c = 0; c < S.rows; ++c) sum += wide<Real>(q.row(i)[c]) * s[c];
-      z[i] += static_cast<Real>(r[i] * sum);
-      for (index_t c = 0; c < S.rows; ++c) s[c] = static_cast<Real>(g[i] * (s[c] + wide<Real>(w[i]) * k.row(i)[c]));
+      for (index_t c = 0; c < S.rows; ++c) sum += wide<Real>(x.q.row(i)[c]) * s[c];
+      z[i] += static_cast<Real>(x.read[i] * sum);
+      for (index_t c = 0; c < S.rows; ++c) s[c] = static_cast<Real>(x.decay[i] * (s[c] + wide<Real>(x.write[i]) * x.k.row(i)[c]));
     }
   }
 
@@ -150,16 +151,16 @@ struct reference {
   }
 
   template <class Real, class Weights>
-  static void score_gradient(tile<Real> G, tile<Real> E, tile<Real> A, operand<Real> v, operand<Real> dyt, const Real* a,
-                             const Real* b, const Weights& M) {
+  static void score_gradient(tile<Real> A, argument<pair_gradients<Real>> to, operand<Real> v, operand<Real> dyt,
+                             argument<row_slopes<Real>> by, const Weights& M) {
     for (index_t j = 0; j < A.rows; ++j)
       for (index_t i = 0; i < A.columns; ++i) {
         wide<Real> sum = 0;
         for (index_t d = 0; d < v.columns; ++d) sum += wide<Real>(v.row(j)[d]) * dyt.row(d)[i];
-        const wide<Real> g = a[i] * sum + b[i];
-        E.row(j)[i] = static_cast<Real>(g * A.row(j)[i]);
-        G.row(j)[i] = static_cast<Real>(g * weight(M, j, i));
-        A.row(j)[i] *= a[i];
+        const wide<Real> g = by.numerator[i] * sum + by.row_sum[i];
+        to.E.row(j)[i] = static_cast<Real>(g * A.row(j)[i]);
+        to.G.row(j)[i] = static_cast<Real>(g * weight(M, j, i));
+        A.row(j)[i] *= by.numerator[i];
       }
   }
 
@@ -180,7 +181,7 @@ struct reference {
   }
 
   template <class Real>
-  static void gather(Real* s, Real* e, Real g, const Real* h, operand<Real> k, const Real* w) {
+  static void gather(Real* s, Real* e, Real g, const Real* h, operand<Real> k, std::type_identity_t<const Real*> w = nullptr) {
     for (index_t c = 0; c < k.columns; ++c) {
       wide<Real> sum = wide<Real>(g) * (wide<Real>(h[c]) + e[c]);
       for (index_t j = 0; j < k.rows; ++j) sum += wide<Real>(w == nullptr ? Real(1) : w[j]) * k.row(j)[c];

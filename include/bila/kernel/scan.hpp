@@ -46,7 +46,8 @@ BILA_NOINLINE void scan_backward(border_weights<Real>& w, const double* lambda, 
   w.total = product;
 }
 
-/// The same weights beside a state that is kept `before` times too large when it is read, `after` times when it is left.
+/// The same weights for a stored state that is 1 / `before` times the true one when it is read and 1 / `after` times when it is
+/// written.
 template <class Real>
 BILA_NOINLINE void weigh_borders(const border_weights<Real>& w, double before, double after, index_t n, border_weights<Real>& to) {
   const Real read = static_cast<Real>(before), write = static_cast<Real>(1 / after);
@@ -60,27 +61,27 @@ BILA_NOINLINE void weigh_borders(const border_weights<Real>& w, double before, d
 ///
 /// Multiplying a float state by 1 - 2^-24 again and again rounds all of it the same way each time: 1.3e-3 off after 100 000 times.
 /// So the decay collects here, in double, and the stored state is only ever multiplied with powers of two, which round nothing. It
-/// is read with `held()` and written with 1 / held(): the true state is held() times the stored one, 1/2 <= held() <= 1.
-class held_decay {
+/// is read with factor() and written with 1 / factor(): the true state is factor() times the stored one, 1/2 <= factor() <= 1.
+class pending_decay {
  public:
-  explicit held_decay(double held = 1) : held_(held) {}
+  explicit pending_decay(double factor = 1) : factor_(factor) {}
 
-  double held() const { return held_; }
+  double factor() const { return factor_; }
 
   /// Decays the state; returns what the stored one is to be multiplied with now: 1, a smaller power of two, or 0. One that is put
-  /// off as long as held() is at least `least`.
+  /// off as long as factor() is at least `least`.
   double decay(double lambda, double least = 0.5) {
-    held_ *= lambda;
-    if (held_ >= least) return 1;
+    factor_ *= lambda;
+    if (factor_ >= least) return 1;
     int exponent = 0;
-    held_ = std::frexp(held_, &exponent);
-    if (!detail::is_exactly(held_, 0)) return std::ldexp(1.0, exponent);
-    held_ = 1;
+    factor_ = std::frexp(factor_, &exponent);
+    if (!detail::is_exactly(factor_, 0)) return std::ldexp(1.0, exponent);
+    factor_ = 1;
     return 0;
   }
 
  private:
-  double held_;
+  double factor_;
 };
 
 }  // namespace bila::inline v0_1::kernel::inline BILA_UNIT

@@ -2,7 +2,7 @@
 // Division by the row sum where it exceeds one.
 #pragma once
 
-#include <bila/norm/none.hpp>
+#include <bila/norm/concepts.hpp>
 
 namespace bila::inline v0_1::norm {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <bila/error.hpp>
-#include <bila/norm/none.hpp>
+#include <bila/norm/concepts.hpp>
 #include <bila/view/number.hpp>
 
 namespace bila::inline v0_1::norm {

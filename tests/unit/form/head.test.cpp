@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the work of one head is shared, and how a row leaves.
+// How the work of one head is split, and how a row is finished.
 #include "support/catch.hpp"
 
 #include <bila/backend/cpu/denormals.hpp>
@@ -59,11 +59,11 @@ void finish(const bila::form::head<Real>& head, index_t first, tile<Real> N, con
 
 }  // namespace
 
-TEST_CASE("shares of columns cover every value feature once, in order") {
+TEST_CASE("splits of columns cover every value feature once, in order") {
   for (const index_t Dv : {0, 1, 15, 16, 17, 31, 32, 33, 64, 100, 257})
     for (const index_t wanted : {1, 2, 3, 4, 7, 100}) {
       INFO("Dv = " << Dv << ", wanted " << wanted);
-      const index_t count = bila::form::shares_by_column(Dv, wanted);
+      const index_t count = bila::form::splits_by_column(Dv, wanted);
       CHECK(count >= 1);
       CHECK(count <= wanted);
       std::vector<float> v(static_cast<std::size_t>(2 * Dv)), y(v);
@@ -77,7 +77,7 @@ TEST_CASE("shares of columns cover every value feature once, in order") {
         CHECK(part.y.data == y.data() + next);
         CHECK((part.v.width == part.y.width && part.v.width >= 0 && part.v.count == 2));
         next += part.v.width;
-        if (n + 1 < count) CHECK(next % bila::form::share_columns == 0);
+        if (n + 1 < count) CHECK(next % bila::form::split_columns == 0);
       }
       CHECK(next == Dv);
     }
@@ -101,29 +101,6 @@ TEMPLATE_TEST_CASE("a finished row is factor N / divisor, and zero where the div
                    ignores_row_sum{});
   CHECK(y == std::vector<double>{1, 2, 3, 4, 5, 6, 0, 0});
   CHECK(row_sum == std::vector<double>{99, 2, 0.5, 0});
-}
-
-TEMPLATE_TEST_CASE("one reciprocal a row, unless it is no normal number", "", float, double) {
-  using limits = std::numeric_limits<TestType>;
-  const std::vector<TestType> z{
-      2, -4, -limits::infinity(), limits::infinity(), limits::min(), 1 / limits::min(), limits::quiet_NaN()};
-  const auto n = static_cast<index_t>(z.size());
-  std::vector<TestType> out(z.size() + 1, 99);
-  CHECK(bila::form::reciprocals<bila::kernel::reference>(out.data(), z.data(), n, fixed_quotient{}, 3));
-  CHECK((out[0] == TestType(1.5) && out[1] == TestType(-0.75) && out[2] == 0 && out[3] == 0));
-  CHECK((out[4] == 3 / limits::min() && out[5] == 3 * limits::min() && std::isnan(out[6]) && out[7] == 99));
-
-  // Left to divide_rest: a divisor of zero too, whose row is zero whatever it was.
-  for (const TestType extreme :
-       {limits::denorm_min(), limits::min() / 8, limits::max(), 2 / limits::min(), -limits::max(), TestType(0)}) {
-    const std::vector<TestType> rows{2, extreme, -4};
-    CHECK_FALSE(bila::form::reciprocals<bila::kernel::reference>(out.data(), rows.data(), 3, fixed_quotient{}, 3));
-    CHECK((out[0] == TestType(1.5) && out[1] == 1 && out[2] == TestType(-0.75)));
-  }
-  // A norm that does not ask for row sums need not be given any.
-  CHECK(
-      bila::form::reciprocals<bila::kernel::reference>(out.data(), static_cast<const TestType*>(nullptr), 2, ignores_row_sum{}, 3));
-  CHECK((out[0] == TestType(0.5) && out[1] == TestType(0.5)));
 }
 
 TEMPLATE_TEST_CASE("a row is factor N / divisor to three roundings, however large or small its divisor", "",
@@ -195,7 +172,7 @@ TEMPLATE_TEST_CASE("a sweep starts from the given state or from zero, padding in
       head_state<const Real> from;
       if (with_S) from.S = S_given;
       if (with_z) from.z = z_given;
-      bila::form::start<Kernel>(S, s.data(), from);
+      bila::form::load_initial_state<Kernel>(S, s.data(), from);
       for (index_t c = 0; c < Dk; ++c)
         for (index_t d = 0; d < stride; ++d) CHECK(S.row(c)[d] == (with_S && d < Dv ? S_given(c, d) : Real(0)));
       for (index_t c = 0; c < stride; ++c) {
@@ -208,10 +185,10 @@ TEMPLATE_TEST_CASE("a sweep starts from the given state or from zero, padding in
 
       std::vector<Real> S_kept(2 * Dk * Dv, 99), z_kept(2 * Dk, 99);
       const bila::rows<Real> S_to{S_kept.data(), Dk, Dv, 2 * Dv, 2}, z_to{z_kept.data(), Dk, 1, 2, 1};
-      bila::form::keep(head_state<Real>{}, S, s.data(), 1);
-      bila::form::keep(head_state<Real>{{}, z_to}, S, static_cast<const Real*>(nullptr), 1);
+      bila::form::store_final_state(head_state<Real>{}, S, s.data(), 1);
+      bila::form::store_final_state(head_state<Real>{{}, z_to}, S, static_cast<const Real*>(nullptr), 1);
       CHECK(z_kept == std::vector<Real>(2 * Dk, 99));
-      bila::form::keep(head_state<Real>{S_to, z_to}, S, s.data(), 0.75);
+      bila::form::store_final_state(head_state<Real>{S_to, z_to}, S, s.data(), 0.75);
       for (index_t c = 0; c < Dk; ++c) {
         CHECK(z_to(c, 0) == Real(0.75) * s[static_cast<std::size_t>(c)]);
         for (index_t d = 0; d < Dv; ++d)
@@ -220,13 +197,13 @@ TEMPLATE_TEST_CASE("a sweep starts from the given state or from zero, padding in
     }
 }
 
-TEST_CASE("a share has its half, or both") {
-  using bila::form::share;
-  using bila::form::stage;
-  CHECK((share{}.has_half(0) && share{}.has_half(1)));
-  for (const stage at : {stage::leaving, stage::finishing})
+TEST_CASE("a split has its half, or both") {
+  using bila::form::split;
+  using bila::form::sweep_pass;
+  CHECK((split{}.has_half(0) && split{}.has_half(1)));
+  for (const sweep_pass at : {sweep_pass::first, sweep_pass::second})
     for (const index_t n : {0, 1}) {
-      const share part{0, 1, at, n};
+      const split part{0, 1, at, n};
       CHECK((part.has_half(n) && !part.has_half(1 - n)));
     }
 }

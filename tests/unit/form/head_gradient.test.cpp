@@ -57,7 +57,7 @@ TEST_CASE("pairs that leave or enter a chunk are counted at every gap they cross
     const double pass = random.uniform(-1, 1);
     // Forward, gap t lies before token t. A token i reads across gaps 0..i, a token j is read across gaps j + 1..n - 1.
     auto found = start, expected = start;
-    bila::form::spread(direction::forward, pass, rows.data(), columns.data(), n, found.data());
+    bila::form::gate_gradient_scan(direction::forward, pass, rows.data(), columns.data(), n, found.data());
     for (index_t t = 0; t < n; ++t) {
       expected[static_cast<std::size_t>(t)] += pass;
       for (index_t i = 0; i < n; ++i)
@@ -66,7 +66,7 @@ TEST_CASE("pairs that leave or enter a chunk are counted at every gap they cross
     check_near(found, expected);
     // Backward, a token i reads across gaps i + 1..n, a token j is read across gaps 1..j.
     found = expected = start;
-    bila::form::spread(direction::backward, pass, rows.data(), columns.data(), n, found.data());
+    bila::form::gate_gradient_scan(direction::backward, pass, rows.data(), columns.data(), n, found.data());
     for (index_t t = 1; t <= n; ++t) {
       expected[static_cast<std::size_t>(t)] += pass;
       for (index_t i = 0; i < n; ++i)
@@ -146,7 +146,7 @@ TEMPLATE_TEST_CASE("passes and heads add to one gradient in order: the first sta
           to.last = pass / 2 == (passes - 1) / 2;
           for (index_t i = 0; i < n; ++i)
             for (index_t d = 0; d < D; ++d) X.row(i)[d] = part(pass, i, d);
-          bila::form::deliver<Kernel>(to, first, X, pass % 2 == 0, pass % 2 == 1 || pass == passes - 1);
+          bila::form::accumulate_or_store<Kernel>(to, first, X, pass % 2 == 0, pass % 2 == 1 || pass == passes - 1);
           if (bila::form::is_narrow<T> && pass + 1 < passes) CHECK(static_cast<Real>(to.out(first, 0)) == Real(7));
         }
         bool right = true, beside = true;
@@ -167,7 +167,7 @@ TEMPLATE_TEST_CASE("passes and heads add to one gradient in order: the first sta
           CHECK(sum[static_cast<std::size_t>(i * stride + apart * D)] == Real(9));
         }
       }
-  bila::form::deliver<Kernel>(bila::form::gradient_rows<T>{}, 0, bila::kernel::tile<Real>{}, true, true);  // not wanted
+  bila::form::accumulate_or_store<Kernel>(bila::form::gradient_rows<T>{}, 0, bila::kernel::tile<Real>{}, true, true);  // not wanted
 }
 
 TEMPLATE_TEST_CASE("through the norm: the slopes of each row, and this call's part in the scale", "",
@@ -231,7 +231,7 @@ TEMPLATE_TEST_CASE("a state is taken transposed, or zero, padding included", "",
     if (present > 1) from.z = {sums.data(), Dk, 1, 1, 1};
     std::vector<Real> memory((Dv + 1) * stride, 99), s(stride, 99);
     const bila::kernel::tile<Real> St{memory.data(), Dv, Dk, stride};
-    bila::form::start_transposed<Kernel>(St, s.data(), from);
+    bila::form::load_initial_state_transposed<Kernel>(St, s.data(), from);
     for (index_t d = 0; d < Dv; ++d)
       for (index_t c = 0; c < stride; ++c) CHECK(St.row(d)[c] == (present > 0 && c < Dk ? from.S(c, d) : Real(0)));
     for (index_t c = 0; c < stride; ++c) {

@@ -97,9 +97,9 @@ TEMPLATE_TEST_CASE("a norm's view is the norm", "", float, double) {
   CHECK((sums.norm == &norm && sums.uses_row_sum));
   const std::vector<Real> z{1.5, -2.5, -0.5};
   std::vector<Real> out(3);
-  CHECK(sums.reciprocals(out.data(), z.data(), 2, 3));
+  CHECK(sums.row_scales(out.data(), z.data(), 2, 3));
   CHECK((out[0] == Real(0.5) && out[1] == Real(-0.5)));
-  CHECK_FALSE(sums.reciprocals(out.data(), z.data(), 3, 3));  // the last divisor is zero
+  CHECK_FALSE(sums.row_scales(out.data(), z.data(), 3, 3));  // the last divisor is zero
   CHECK(sums.quotient_of(Real(-0.5), 3).divisor == 0);
 
   const bila::norm::max_one max{};

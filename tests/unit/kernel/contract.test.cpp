@@ -198,8 +198,13 @@ struct verbs {
           from = tile_of(S);
     perhaps out(*this, x.out), A(*this, x.A), v(*this, x.v), left(*this, onto_left ? nullptr : x.left);
     if (!onto_left) N.forget();
-    Kernel::read(N.get(), static_cast<const Real*>(out.numbers()), static_cast<const Real*>(weight.numbers()), queries.get(),
-                 from.get(), A.get(), v.get(), onto_left ? tile<const Real>(N.get()) : left.get());
+    Kernel::read(N.get(), {.q = queries.get(),
+                           .S = from.get(),
+                           .weights = weight.numbers(),
+                           .A = A.get(),
+                           .v = v.get(),
+                           .partial = onto_left ? tile<const Real>(N.get()) : left.get(),
+                           .row_scales = out.numbers()});
     CHECK((N.clean() && weight.kept(r) && queries.kept(q) && from.kept(S)));
     CHECK((out.kept() && A.kept() && v.kept() && left.kept()));
     return N.content();
@@ -236,9 +241,14 @@ struct verbs {
     }
     x.forget();
     const tile<Real> kept = E == nullptr ? tile<Real>{} : tile<Real>{rest.numbers(), H.rows, H.columns, rest.get().stride};
-    Kernel::accumulate(S.get(), kept, s.numbers(), row_rest.numbers(), g, in_place ? S.get() : before.get(),
-                       static_cast<const Real*>(in_place ? s.numbers() : row_before.numbers()), keys.get(),
-                       static_cast<const Real*>(weight.numbers()), values.get(), w == nullptr ? tile<Real>{} : x.get());
+    const bila::kernel::state<Real> to{S.get(), s.numbers()};
+    Kernel::accumulate(to, {.from = {in_place ? S.get() : before.get(), in_place ? s.numbers() : row_before.numbers()},
+                            .decay = g,
+                            .k = keys.get(),
+                            .v = values.get(),
+                            .weights = weight.numbers(),
+                            .weighted = w == nullptr ? tile<Real>{} : x.get(),
+                            .rest = {kept, row_rest.numbers()}});
     CHECK((S.clean() && s.clean() && rest.clean() && row_rest.clean() && x.within()));
     CHECK((before.kept(H) && row_before.kept() && keys.kept(k) && weight.kept() && values.kept(v)));
     return {S.content(), s.content(), rest.content(), row_rest.content()};
@@ -258,8 +268,15 @@ struct verbs {
       const tile<Real> t = of.get();
       return backwards ? tile<Real>{t.row(t.rows - 1), t.rows, t.columns, -t.stride} : t;
     };
-    Kernel::steps(order(row), sums ? sum.numbers() : nullptr, read.numbers(), order(left), now.get(),
-                  sums ? total.numbers() : nullptr, settle.numbers(), write.numbers(), order(key), order(value), x.get());
+    const bila::kernel::state<Real> to{now.get(), sums ? total.numbers() : nullptr};
+    Kernel::steps(order(row), sums ? sum.numbers() : nullptr, to,
+                  {.q = order(left),
+                   .k = order(key),
+                   .v = order(value),
+                   .read = read.numbers(),
+                   .write = write.numbers(),
+                   .decay = settle.numbers(),
+                   .weighted = x.get()});
     CHECK((row.clean() && sum.clean() && read.kept(r) && left.kept(q) && now.clean() && total.clean() && settle.kept(g) &&
            write.kept(w) && key.kept(k) && value.kept(v) && x.within()));
     return {row.content(), sum.content(), now.content(), total.content()};
@@ -367,8 +384,7 @@ struct verbs {
     space s = tile_of(h), before = tile_of(h), from = tile_of(k), rest = tile_of(matrix(1, k.columns));
     perhaps weight(*this, w, false);
     if (!in_place) s.forget();
-    Kernel::gather(s.numbers(), rest.numbers(), g, in_place ? s.numbers() : before.numbers(), from.get(),
-                   static_cast<const Real*>(weight.numbers()));
+    Kernel::gather(s.numbers(), rest.numbers(), g, in_place ? s.numbers() : before.numbers(), from.get(), weight.numbers());
     CHECK((s.clean() && rest.clean() && before.kept(h) && from.kept(k) && weight.kept()));
     return s.content();
   }
@@ -427,7 +443,7 @@ struct verbs {
     space A = tile_of(matrix(k.rows, qt.columns)), keys = tile_of(k), queries = tile_of(qt);
     perhaps sum(*this, z);
     A.forget();
-    Kernel::score(A.get(), sum.numbers(), keys.get(), queries.get(), M);
+    Kernel::score(A.get(), keys.get(), queries.get(), M, sum.numbers());
     CHECK((A.clean() && sum.clean() && keys.kept(k) && queries.kept(qt)));
     return {A.content(), sum.content()};
   }
@@ -439,7 +455,7 @@ struct verbs {
           factor = tile_of(a), shift = tile_of(b);
     G.forget();
     E.forget();
-    Kernel::score_gradient(G.get(), E.get(), A.get(), values.get(), dy.get(), factor.numbers(), shift.numbers(), M);
+    Kernel::score_gradient(A.get(), {G.get(), E.get()}, values.get(), dy.get(), {factor.numbers(), shift.numbers()}, M);
     CHECK((G.clean() && E.clean() && A.clean() && values.kept(v) && dy.kept(dyt) && factor.kept(a) && shift.kept(b)));
     return {G.content(), E.content(), A.content()};
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// attend on a CPU: every check, once; then the work, cut into heads, segments and shares of a head.
+// attend on a CPU: every check, once; then the work, cut into heads, segments and parts of a head.
 #pragma once
 
 #include <bila/backend/cpu/threads.hpp>
@@ -11,7 +11,7 @@
 #include <bila/form/only_states.hpp>
 #include <bila/form/views.hpp>
 #include <bila/mask/concepts.hpp>
-#include <bila/norm/none.hpp>
+#include <bila/norm/concepts.hpp>
 #include <bila/view/number.hpp>
 
 #include <algorithm>
@@ -41,16 +41,16 @@ inline index_t threads_for(const cpu& backend, const geometry& size) {
   return backend.executor == nullptr && operations < worth_a_thread ? 1 : threads_of(backend);
 }
 
-/// Whether a form's sweeps meet in the middle of a head, so that its halves can run at the same time.
+/// Whether a form sweeps a head from both ends, so that its halves can run at the same time.
 template <class Kernel, class Form, class T>
-inline constexpr bool meets = requires(const Form& form, kernel::arena& memory, form::head_size size) {
-  form.template plan_meeting<Kernel, T>(memory, size);
+inline constexpr bool has_two_sided_sweep = requires(const Form& form, kernel::arena& memory, form::head_size size) {
+  form.template plan_two_sided_sweep<Kernel, T>(memory, size);
 };
 
 template <class Kernel, class Form, class T>
-BILA_NOINLINE std::size_t meeting_bytes(const Form& form, form::head_size largest) {
+BILA_NOINLINE std::size_t two_sided_bytes(const Form& form, form::head_size largest) {
   kernel::arena counter;
-  if constexpr (meets<Kernel, Form, T>) form.template plan_meeting<Kernel, T>(counter, largest);
+  if constexpr (has_two_sided_sweep<Kernel, Form, T>) form.template plan_two_sided_sweep<Kernel, T>(counter, largest);
   return counter.used();
 }
 
@@ -94,26 +94,26 @@ BILA_NOINLINE schedule plan(const cpu& backend, const Form& form, const inputs<T
   const index_t threads = threads_for(backend, size);
 
   schedule s{segments_of(in, size).count(), 1, 0, 0, 0, 0};
-  // Heads first. A head is cut only if some threads would be left idle: in two halves that meet, then in shares that repeat its
-  // scores. A final state may be the initial one's memory, so one share reads and writes it; so are the rows that y is added to.
+  // Heads first. A head is cut only if some threads would be left idle: in two halves, then in splits that repeat its
+  // scores. A final state may be the initial one's memory, so one split reads and writes it; so are the rows that y is added to.
   const bool enough =
       heads % threads == 0 || heads >= 4 * threads || out.final_forward.given() || out.final_backward.given() || out.add;
   if (!enough) {
-    if constexpr (meets<Kernel, Form, T>)
+    if constexpr (has_two_sided_sweep<Kernel, Form, T>)
       if (in.direction == direction::both) s.halves = form.halves(largest);
-    s.shares = form.shares(largest, (threads + s.halves - 1) / s.halves);
+    s.splits = form.splits(largest, (threads + s.halves - 1) / s.halves);
   }
-  s.tasks = heads * s.shares * s.halves;
+  s.tasks = heads * s.splits * s.halves;
   s.workers = std::clamp<index_t>(s.tasks, 1, threads);
   kernel::arena counter;
   form.template plan<Kernel, T>(counter, largest);
   if (out.add) counter.padded<Kernel, T>(largest.L, largest.Dv);
   s.bytes_per_slot = counter.used() + bytes_of_copies<Kernel>(size, in, out);
-  s.meeting_bytes = meeting_bytes<Kernel, Form, T>(form, largest);
+  s.two_sided_bytes = two_sided_bytes<Kernel, Form, T>(form, largest);
   if (s.halves == 2)
-    s.shared_bytes = static_cast<std::size_t>(heads * s.shares) * s.meeting_bytes;
+    s.shared_bytes = static_cast<std::size_t>(heads * s.splits) * s.two_sided_bytes;
   else
-    s.bytes_per_slot += s.meeting_bytes;
+    s.bytes_per_slot += s.two_sided_bytes;
   return s;
 }
 
@@ -313,13 +313,13 @@ BILA_NOINLINE void add_rows(const rows<T>& x, const rows<T>& to) {
     for (index_t d = 0; d < x.width; ++d) to(l, d) = T(real_of<T>(to(l, d)) + real_of<T>(x(l, d)));
 }
 
-/// One share of one segment of one head, or a half of it; `between` is for what halves pass on to each other.
+/// One split of one segment of one head, or a half of it; `between` is for what halves pass on to each other.
 template <class Kernel, class Form, class T>
-BILA_NOINLINE void run_task(index_t task, form::stage at, kernel::arena memory, std::byte* between, const schedule& s,
+BILA_NOINLINE void run_task(index_t task, form::sweep_pass at, kernel::arena memory, std::byte* between, const schedule& s,
                             const Form& form, const views<T>& with, const inputs<T>& in, const outputs<T>& out) {
   const index_t half = task % s.halves, whole = task / s.halves;
-  const index_t share = whole % s.shares, n = whole / s.shares % s.segments;
-  const index_t h = whole / s.shares / s.segments % out.y.heads(), b = whole / s.shares / s.segments / out.y.heads();
+  const index_t split = whole % s.splits, n = whole / s.splits % s.segments;
+  const index_t h = whole / s.splits / s.segments % out.y.heads(), b = whole / s.splits / s.segments / out.y.heads();
   const geometry size = geometry_of(in, out.y);
   const segment piece = segments_of(in, size)(b, n);
   form::head<T> head = head_of<Kernel>(memory, b, h, n, with.mask, in, size);
@@ -334,22 +334,22 @@ BILA_NOINLINE void run_task(index_t task, form::stage at, kernel::arena memory, 
   head.final_forward = head_state_in<Kernel>(memory, out.final_forward, b * s.segments + n, h);
   head.final_backward = head_state_in<Kernel>(memory, out.final_backward, b * s.segments + n, h);
   if (head.q.count > 0 || head.k.count > 0) {
-    const form::share part{share, s.shares, at, half};
-    if constexpr (meets<Kernel, Form, T>) {
-      const kernel::arena meeting(at == form::stage::whole ? memory.take(s.meeting_bytes)
-                                                           : between + static_cast<std::size_t>(whole) * s.meeting_bytes);
-      form.template run<Kernel>(head, with.norm, part, memory, meeting);
+    const form::split part{split, s.splits, at, half};
+    if constexpr (has_two_sided_sweep<Kernel, Form, T>) {
+      const kernel::arena both_halves(at == form::sweep_pass::both ? memory.take(s.two_sided_bytes)
+                                                                   : between + static_cast<std::size_t>(whole) * s.two_sided_bytes);
+      form.template run<Kernel>(head, with.norm, part, memory, both_halves);
     } else {
       form.template run<Kernel>(head, with.norm, part, memory);
     }
-  } else if (share == 0 && half == 0) {
+  } else if (split == 0 && half == 0) {
     pass_on(head.initial_forward, head.final_forward, with.norm.uses_row_sum);
     pass_on(head.initial_backward, head.final_backward, with.norm.uses_row_sum);
   }
   round_to_16_bits(out.final_forward, b * s.segments + n, h, head.final_forward, with.norm.uses_row_sum);
   round_to_16_bits(out.final_backward, b * s.segments + n, h, head.final_backward, with.norm.uses_row_sum);
   if (out.add) return add_rows(head.y, y);
-  if (in.lengths.empty() || share != 0 || half != 0) return;
+  if (in.lengths.empty() || split != 0 || half != 0) return;
   for (index_t l = head.q.count; l < out.y.length(); ++l) {
     for (index_t d = 0; d < out.y.features(); ++d) out.y(b, h, l, d) = T(0);
     if (with.norm.uses_row_sum && out.row_sum.data != nullptr) out.row_sum(b, h, l, 0) = 0;
@@ -382,15 +382,15 @@ BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, bool c
   if (complaint wrong = check_call(backend, form, carries_states, with, in, out); !wrong.empty()) return wrong;
   const schedule s = plan<Kernel>(backend, form, in, out);
   if (complaint wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
-  const call_memory memory(backend.workspace, s.bytes());  // both stages' own: what halves leave for each other lies there
-  const auto run = [&](form::stage at) {
+  const call_memory memory(backend.workspace, s.bytes());  // one for both passes: what halves store for each other lies there
+  const auto run = [&](form::sweep_pass at) {
     run_tasks(backend, s, memory, [&](index_t task, kernel::arena own, std::byte* between) {
       if (only_states(out)) return run_states_task<Kernel>(task, own, s, with, in, out);
       run_task<Kernel>(task, at, own, between, s, form, with, in, out);
     });
   };
-  run(s.halves == 1 ? form::stage::whole : form::stage::leaving);
-  if (s.halves == 2) run(form::stage::finishing);
+  run(s.halves == 1 ? form::sweep_pass::both : form::sweep_pass::first);
+  if (s.halves == 2) run(form::sweep_pass::second);
   return {};
 }
 

@@ -39,10 +39,10 @@ inline index_t threads_of(const cpu& backend) { return backend.threads == 0 ? ha
 
 /// What the work is cut into. Nothing of the result depends on it.
 struct schedule {
-  index_t segments, shares, tasks, workers;
+  index_t segments, splits, tasks, workers;
   std::size_t bytes_per_slot, shared_bytes;  // multiples of the alignment
-  index_t halves = 1;                        // of a share, that run at the same time
-  std::size_t meeting_bytes = 0;             // what halves of one share pass on to each other
+  index_t halves = 1;                        // of a split, that run at the same time
+  std::size_t two_sided_bytes = 0;           // what halves of one split pass on to each other
 
   std::size_t bytes() const { return shared_bytes + static_cast<std::size_t>(workers) * bytes_per_slot + kernel::arena::alignment; }
 };

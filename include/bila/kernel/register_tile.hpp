@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of registers, on Eigen's packets: what the verbs of kernel/packets.hpp are made of. All of it is keyed by the packet's type,
+// Tiles of SIMD registers: what the verbs of kernel/packets.hpp are made of. All of it is keyed by the packet's type,
 // so that translation units compiled for different processors can be linked.
 #pragma once
 
-#if defined(__CUDACC__)
-#error \
-    "bila: nvcc must not compile Eigen (it would change the host's own products at link time); include <bila/cuda.hpp> in .cu files"
-#endif
-
 #include <bila/config.hpp>
-#include <bila/kernel/ahead.hpp>
 #include <bila/kernel/contract.hpp>
-
-#include <Eigen/Core>
+#include <bila/kernel/prefetch.hpp>
+#include <bila/kernel/simd.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -30,11 +24,7 @@
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 #endif
 
-static_assert(EIGEN_VERSION_AT_LEAST(3, 4, 0), "bila needs Eigen 3.4 or newer");
-
 namespace bila::inline v0_1::kernel::inline BILA_UNIT {
-
-namespace simd = Eigen::internal;
 
 template <class Packet>
 inline constexpr index_t width = simd::unpacket_traits<Packet>::size;
@@ -44,7 +34,7 @@ inline constexpr index_t width = simd::unpacket_traits<Packet>::size;
 /// by two fill 15: measured best or equal on AVX2 and SSE.
 template <int Packets, class Visit>
 BILA_ALWAYS_INLINE void panel(index_t rows, index_t j, const Visit& visit) {
-  constexpr int most = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS < 32 || Packets == 4 ? 6 : 8;
+  constexpr int most = simd::registers < 32 || Packets == 4 ? 6 : 8;
   index_t i = 0;
   for (; i + most <= rows; i += most) {
     if (most == 6 && (rows - i == 8 || rows - i == 9)) break;  // two tiles of four waste less than six and one by one
@@ -60,7 +50,7 @@ template <index_t Width, class Visit>
 BILA_ALWAYS_INLINE void for_each_tile(index_t rows, index_t columns, const Visit& visit) {
   const index_t end = kernel::round_up(columns, Width);
   index_t j = 0;
-  if constexpr (EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32)
+  if constexpr (simd::registers >= 32)
     for (; j + 4 * Width <= end; j += 4 * Width) panel<4>(rows, j, visit);
   for (; j + 2 * Width <= end; j += 2 * Width) panel<2>(rows, j, visit);
   if (j < end) panel<1>(rows, j, visit);
@@ -71,17 +61,18 @@ struct nothing_beside {
   void operator()() const {}
 };
 
-/// Asks for a line of what is wanted next with each step of a loop, as long as there is one.
-struct line_ahead {
-  BILA_ALWAYS_INLINE line_ahead(ahead* next, index_t steps) : lines(next == nullptr ? ahead::run() : next->take(steps)) {}
+/// Prefetches a line with each step of a loop, as long as there is one.
+struct prefetch_lines {
+  BILA_ALWAYS_INLINE prefetch_lines(prefetch_queue* next, index_t steps)
+      : lines(next == nullptr ? prefetch_queue::run() : next->take(steps)) {}
 
   BILA_ALWAYS_INLINE void operator()() {
     if (lines.at == nullptr) return;
-    prefetch(lines.at);
+    prefetch_line(lines.at);
     lines.at += lines.step;
   }
 
-  ahead::run lines;
+  prefetch_queue::run lines;
 };
 
 /// sum += A B, with A (Rows, depth) at a, or A^T (depth, Rows) when `Transposed`, and B (depth, Packets) at b.
@@ -375,14 +366,14 @@ BILA_ALWAYS_INLINE void gather_columns(Real* s, Real* e, Real g, const Real* h, 
 /// `Decays`: the last token settles.
 template <int Tokens, int Packets, bool Decays, class Packet, class Real>
 BILA_ALWAYS_INLINE void step_tokens(tile<Real> N, const Real* r, tile<const Real> q, tile<Real> S, index_t d, index_t i,
-                                    const Real* g, tile<const Real> k, tile<const Real> v, ahead* next) {
+                                    const Real* g, tile<const Real> k, tile<const Real> v, prefetch_queue* next) {
   constexpr index_t step = width<Packet>;
   const Packet decay = simd::pset1<Packet>(g[i + Tokens - 1]);
   Packet value[Tokens][Packets], sum[Tokens][Packets];
   load(value, v.row(i) + d, v.stride);
   clear(sum);
   const Real *q_i = q.row(i), *k_i = k.row(i);
-  line_ahead lines(next, S.rows);
+  prefetch_lines lines(next, S.rows);
   for (index_t c = 0; c < S.rows; ++c) {
     lines();
     Real* const s = S.row(c) + d;
@@ -413,7 +404,7 @@ BILA_ALWAYS_INLINE void step_tokens(tile<Real> N, const Real* r, tile<const Real
 /// its loads and stores.
 template <int Most, int Packets, class Packet, class Real>
 BILA_ALWAYS_INLINE void step_columns(tile<Real> N, const Real* r, tile<const Real> q, tile<Real> S, index_t d, const Real* g,
-                                     tile<const Real> k, tile<const Real> v, ahead* next) {
+                                     tile<const Real> k, tile<const Real> v, prefetch_queue* next) {
   const auto pass = [=]<int Tokens>(index_t i) BILA_LAMBDA_INLINE {
     if (g[i + Tokens - 1] >= 1)
       step_tokens<Tokens, Packets, false, Packet>(N, r, q, S, d, i, g, k, v, next);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens that will be wanted soon. Chunks of q, k, v and y are four streams that hardware prefetchers lose at every page, so the
-// loops of a kernel ask for a line of the next chunk with each step: a burst of them between loops would keep the multipliers
-// waiting.
+// Prefetching the tokens of the next chunk. Chunks of q, k, v and y are four streams that hardware prefetchers lose at every page,
+// so the loops of a kernel prefetch a line of the next chunk with each step. To prefetch all of them at once, between two loops,
+// would keep the multipliers waiting.
 #pragma once
 
 #include <bila/config.hpp>
@@ -14,7 +14,7 @@
 namespace bila::inline v0_1::kernel::inline BILA_UNIT {
 
 // A call that g++ did not inline at once would be dropped: it takes the function for one without effect.
-BILA_ALWAYS_INLINE void prefetch(const char* address) {
+BILA_ALWAYS_INLINE void prefetch_line(const char* address) {
 #if defined(__GNUC__)
   __builtin_prefetch(address, 0, 2);
 #elif defined(_M_X64) || defined(__SSE__)
@@ -22,33 +22,34 @@ BILA_ALWAYS_INLINE void prefetch(const char* address) {
 #endif
 }
 
-class ahead {
+/// The memory that is still to be prefetched, in the order in which it was added.
+class prefetch_queue {
  public:
-  /// Lines at, at + step, ...: for a loop that asks for one with each of its steps; or none.
+  /// Lines at, at + step, ..., one for each step of a loop; or none.
   struct run {
     const char* at = nullptr;
     index_t step = 0;
   };
 
-  /// The memory of rows [first, first + n), if each is contiguous.
+  /// Adds the memory of rows [first, first + n), if each is contiguous.
   template <class T>
-  BILA_NOINLINE void want(const rows<T>& x, index_t first, index_t n) {
-    if (x.column_stride != 1 || n == 0 || x.width == 0 || wanted_ == most) return;
+  BILA_NOINLINE void add(const rows<T>& x, index_t first, index_t n) {
+    if (x.column_stride != 1 || n == 0 || x.width == 0 || added_ == most) return;
     const index_t bytes = x.width * static_cast<index_t>(sizeof(T)), stride = x.row_stride * static_cast<index_t>(sizeof(T));
     const char* const at = reinterpret_cast<const char*>(x.data) + first * stride;
-    stream& s = streams_[wanted_++];
+    stream& s = streams_[added_++];
     s = stride == bytes ? stream{{at, line}, lines_in(n * bytes), 1} : stream{{at, stride}, n, lines_in(bytes)};
-    if (taken_ == wanted_ - 1) begin();
+    if (taken_ == added_ - 1) begin();
   }
 
-  /// Lines for a loop of so many steps. One that goes on past the last row asks for what lies behind it: to count in the loop costs
-  /// more, 3 to 6 % of a chunk.
+  /// Takes the lines for a loop of so many steps. A loop with more steps than lines prefetches what lies behind the last row: to
+  /// count in the loop costs more, 3 to 6 % of a chunk.
   BILA_ALWAYS_INLINE run take(index_t steps) {
-    if (left_ <= 0) return {};
+    if (remaining_ <= 0) return {};
     const run taken = now_;
     now_.at += steps * now_.step;
-    left_ -= steps;
-    if (left_ <= 0) begin_next();
+    remaining_ -= steps;
+    if (remaining_ <= 0) begin_next();
     return taken;
   }
 
@@ -60,14 +61,14 @@ class ahead {
 
   void begin() {
     now_ = streams_[taken_].first;
-    left_ = streams_[taken_].length;
+    remaining_ = streams_[taken_].length;
   }
 
   BILA_ALWAYS_INLINE void begin_next() {
     stream& s = streams_[taken_];
     s.first.at += line;
     if (--s.runs == 0) ++taken_;
-    if (taken_ < wanted_) begin();
+    if (taken_ < added_) begin();
   }
 
   struct stream {  // rows without gaps between them are one run, others a run for each of their lines
@@ -75,9 +76,9 @@ class ahead {
     index_t length, runs;
   };
   stream streams_[most];
-  int wanted_ = 0, taken_ = 0;
+  int added_ = 0, taken_ = 0;
   run now_;
-  index_t left_ = 0;  // lines of it
+  index_t remaining_ = 0;  // lines of it
 };
 
 }  // namespace bila::inline v0_1::kernel::inline BILA_UNIT

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The SIMD operations that the kernels are written in. They are Eigen's packet operations, which are private to Eigen: what bila
+// uses of them is listed here and named nowhere else, so that an Eigen that changes one of them breaks this header only.
+#pragma once
+
+#if defined(__CUDACC__)
+#error \
+    "bila: nvcc must not compile Eigen (it would change the host's own products at link time); include <bila/cuda.hpp> in .cu files"
+#endif
+
+#include <bila/config.hpp>
+
+#include <Eigen/Core>
+
+static_assert(EIGEN_VERSION_AT_LEAST(3, 4, 0), "bila needs Eigen 3.4 or newer");
+
+namespace bila::inline v0_1::kernel::inline BILA_UNIT::simd {
+
+using Eigen::internal::packet_traits;    // <Real>::type: the widest packet of Real
+using Eigen::internal::PacketBlock;      // <Packet, n>: n packets that are transposed together
+using Eigen::internal::unpacket_traits;  // <Packet>::size, ::type: how many numbers it holds, and of which type
+
+using Eigen::internal::ploadu;   // <Packet>(address), anywhere
+using Eigen::internal::plset;    // <Packet>(x) = x, x + 1, ...
+using Eigen::internal::pset1;    // <Packet>(x) = x, x, ...
+using Eigen::internal::pstoreu;  // (address, a), anywhere
+
+using Eigen::internal::padd;   // a + b
+using Eigen::internal::pdiv;   // a / b
+using Eigen::internal::pexp;   // exp(a), of doubles: not below exp(-709)
+using Eigen::internal::pmadd;  // a b + c, rounded once where the processor can
+using Eigen::internal::pmul;   // a b
+using Eigen::internal::psub;   // a - b
+
+using Eigen::internal::pand;        // bits of a that are set in b too
+using Eigen::internal::pandnot;     // bits of a that are not set in b
+using Eigen::internal::pcmp_le;     // a <= b: all bits of a number, or none
+using Eigen::internal::pcmp_lt;     // a < b
+using Eigen::internal::predux;      // the sum of a's numbers
+using Eigen::internal::ptranspose;  // (block), as a square matrix
+
+/// How many registers of a packet's width the processor has.
+inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
+
+}  // namespace bila::inline v0_1::kernel::inline BILA_UNIT::simd

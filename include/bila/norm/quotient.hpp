@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Division of whole rows: one factor a row, where that loses nothing.
+#pragma once
+
+#include <bila/config.hpp>
+#include <bila/norm/concepts.hpp>
+#include <bila/view/number.hpp>
+#include <bila/view/tensor_view.hpp>
+
+#include <cmath>
+
+namespace bila::inline v0_1::norm::inline BILA_UNIT {
+
+/// Whether N_i may be multiplied by factor / divisor. Not so where that number is too small or too large to keep its digits, nor
+/// where the divisor is zero: then y_i is zero even if N_i is no number.
+template <class Real>
+bool has_row_scale(const quotient<Real>& row) {
+  if (detail::is_exactly(row.divisor, 0)) return false;
+  const Real inverse = 1 / row.divisor;
+  return !detail::is_finite(static_cast<double>(row.divisor)) ||
+         (std::isnormal(inverse) && (detail::is_exactly(row.factor, 0) || std::isnormal(row.factor * inverse)));
+}
+
+/// scales_i, so that y_i = scales_i N_i for rows with sums z. Returns false if some rows have no such factor: theirs is 1, and they
+/// are still to be divided.
+template <class Real, class Norm>
+bool row_scales(Real* scales, const Real* z, index_t n, const Norm& norm, double scale) {
+  bool all = true;
+  for (index_t i = 0; i < n; ++i) {
+    const quotient<Real> row = norm(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(scale));
+    const bool has_scale = has_row_scale(row);
+    scales[i] = has_scale ? row.factor * (1 / row.divisor) : Real(1);
+    all = all && has_scale;
+  }
+  return all;
+}
+
+}  // namespace bila::inline v0_1::norm::inline BILA_UNIT
