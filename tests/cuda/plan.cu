@@ -166,6 +166,28 @@ struct example {
   }
 };
 
+template <class Change>
+std::string refusal_after(const Change& change) {
+  example call{64};
+  call.out.row_sum = {};
+  change(call);
+  try {
+    bila::workspace_bytes(bila::cuda::on{}, bila::form::chunkwise{}, call.ones, bila::norm::none{}, call.in, call.out);
+  } catch (const std::invalid_argument& refused) {
+    return refused.what();
+  }
+  return {};
+}
+
+/// What a CPU does and a GPU does not.
+void check_refusals() {
+  check_refusal(refusal_after([](example&) {}), "");
+  check_refusal(refusal_after([](example& call) { call.out.add = true; }), "outputs.add");
+  const bila::state<bila::bf16> narrow{nowhere<bila::bf16>(example::B, example::H, example::D, example::D), {}};
+  check_refusal(refusal_after([&](example& call) { call.in.initial_forward = narrow; }), "initial_forward is stored in 16 bits");
+  check_refusal(refusal_after([&](example& call) { call.out.final_backward = narrow; }), "final_backward is stored in 16 bits");
+}
+
 void check_sizes() {
   check_refusal(refusal_of(bila::form::chunkwise{}, 1, 1), "");
   check_refusal(refusal_of(bila::form::chunkwise{}, index_t{1} << 44, 1), "2^40 tokens");
@@ -259,6 +281,7 @@ int main() {
   check_all<float>();
   check_all<bila::bf16>();
   check_sizes();
+  check_refusals();
   check_choices();
   check_grids();
   check_bytes();
