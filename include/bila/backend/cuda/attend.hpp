@@ -70,7 +70,7 @@ complaint check_call(const Form& form, const Mask& mask, const Norm& norm, const
   return wrong.empty() ? check_sizes<Tiles, Form>(size) : wrong;
 }
 
-/// What attend will do: see plan.hpp.
+/// What attend will do.
 template <class T>
 struct attend_plan {
   geometry size;
@@ -101,7 +101,7 @@ void plan_recurrent(attend_plan<T>& plan, const inputs<T>& in, bool sums_rows, k
   plan.initial_z[0] = reserve<float>(counted, sequences * H * Dk, sums_rows && in.initial_forward.z.data != nullptr);
   plan.initial_z[1] = reserve<float>(counted, sequences * H * Dk, sums_rows && in.initial_backward.z.data != nullptr);
   plan.decays = reserve<double>(counted, plan.rows.entries(H), plan.weighted);
-  plan.output = {sequences * H * ((Dv + 31) / 32), 288};
+  plan.output = {sequences * H * recurrent_value_tiles(Dv), recurrent_threads};
 }
 
 template <class Tiles, class Epilogue, class T>
@@ -178,7 +178,8 @@ void launch_recurrent_scan(launcher& launch, const attend_plan<T>& plan, std::by
     const index_t entries = plan.rows.entries(H);
     launch("write_decays", write_decays<Mask>, grid_of_tasks(entries), s, H, mask, borders_of(in), forward, decays, entries);
   }
-  launch("recurrent_scan", recurrent_scan<T, D, Norm>, plan.output, call, norm, (plan.size.Dv + 31) / 32, plan.output.blocks);
+  launch("recurrent_scan", recurrent_scan<T, D, Norm>, plan.output, call, norm, recurrent_value_tiles(plan.size.Dv),
+         plan.output.blocks);
 }
 
 /// Sums up chunks and scans them.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the gradient of a call will do: see plan.hpp.
+// The plan of a gradient.
 #pragma once
 
 #include <bila/backend/cuda/gradient_parts.hpp>

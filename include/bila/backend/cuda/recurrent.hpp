@@ -40,10 +40,15 @@ BILA_KERNEL void write_decays(const sequences s, const index_t H, const __grid_c
   }
 }
 
-/// A block of threads has 32 columns of a state and its row sums, 8 lanes a column. Column 32 is the row sums'.
+/// A block of threads has so many columns of a state and its row sums, which are one column more, and so many lanes for a column.
+inline constexpr int recurrent_columns = 32, recurrent_lanes = 8;
+inline constexpr int recurrent_threads = ((recurrent_columns + 1) * recurrent_lanes + 31) / 32 * 32;
+
+inline index_t recurrent_value_tiles(index_t Dv) { return (Dv + recurrent_columns - 1) / recurrent_columns; }
+
 template <int D>
 struct recurrent_scan_memory {
-  static constexpr int columns = 32, parts = 8, per_lane = D / parts, threads = ((columns + 1) * parts + 31) / 32 * 32;
+  static constexpr int columns = recurrent_columns, per_lane = D / recurrent_lanes;
   static_assert(per_lane % 4 == 0);
   alignas(16) float q[mma_rows][D], k[mma_rows][D];
   float v[mma_rows][columns + 1], N[mma_rows][columns + 1], own[mma_rows];  // own: diagonal q_i . k_i
@@ -59,7 +64,8 @@ struct recurrent_scan_memory {
 template <class T, int D, class Norm>
 class recurrent_pass {
   using memory = recurrent_scan_memory<D>;
-  static constexpr int columns = memory::columns, parts = memory::parts, per_lane = memory::per_lane, threads = memory::threads;
+  static constexpr int columns = recurrent_columns, parts = recurrent_lanes, threads = recurrent_threads;
+  static constexpr int per_lane = memory::per_lane;
 
  public:
   __device__ __forceinline__ recurrent_pass(const recurrent_scan_call<T>& call, const Norm& norm, memory& shared, index_t n,
@@ -250,12 +256,12 @@ class recurrent_pass {
 };
 
 template <class T, int D, class Norm>
-BILA_KERNEL void __launch_bounds__(recurrent_scan_memory<D>::threads, D <= 64 ? 4 : 1)
+BILA_KERNEL void __launch_bounds__(recurrent_threads, D <= 64 ? 4 : 1)
     recurrent_scan(const __grid_constant__ recurrent_scan_call<T> call, const __grid_constant__ Norm norm,
                    const index_t value_tiles, const index_t tasks) {
   __shared__ recurrent_scan_memory<D> shared;
   for (index_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-    const int first_column = static_cast<int>(task % value_tiles) * recurrent_scan_memory<D>::columns;
+    const int first_column = static_cast<int>(task % value_tiles) * recurrent_columns;
     const index_t h = task / value_tiles % call.H, n = task / value_tiles / call.H;
     recurrent_pass<T, D, Norm>(call, norm, shared, n, h, first_column).run();
   }
