@@ -34,7 +34,7 @@ struct for_64 : bila::cuda::tuned {
 };
 
 struct impossible_tiles : for_64 {
-  static constexpr bila::cuda::product_tile product(int, int, bila::cuda::result) { return {8, 128, 8, 1}; }
+  static constexpr bila::cuda::attention_tile full_attention(int, int, bila::cuda::result) { return {8, 128, 8, 1}; }
 };
 
 constexpr bila::norm::row_sum norm{1e-6};

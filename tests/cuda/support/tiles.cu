@@ -11,33 +11,33 @@ namespace test::device {
 /// One warp, one block of keys at a time, the shortest chunks, thin slices.
 struct smallest {
   static constexpr int narrowest = 64, widest = 128;
-  static constexpr bila::cuda::product_tile product(int, int, bila::cuda::result) { return {1, 16, 2, 1}; }
-  static constexpr bila::cuda::walk_tile walk(int, int) { return {16, 2, 1, 16}; }
-  static constexpr bila::cuda::walk_tile one_state(int, int) { return {16, 2, 1, 16}; }
-  static constexpr bila::cuda::summary_tile summary(int, int) { return {16, 2, 1, 16}; }
-  static constexpr bila::index_t shortest_linear = 1, shortest_one_state = 1, chunk = 128;
+  static constexpr bila::cuda::attention_tile full_attention(int, int, bila::cuda::result) { return {1, 16, 2, 1}; }
+  static constexpr bila::cuda::state_tile chunk_output(int, int) { return {16, 2, 1, 16}; }
+  static constexpr bila::cuda::state_tile global_state(int, int) { return {16, 2, 1, 16}; }
+  static constexpr bila::cuda::state_tile chunk_states(int, int) { return {16, 2, 1, 16}; }
+  static constexpr bila::index_t shortest_linear = 1, shortest_global_state = 1, chunk = 128;
 };
 
 /// Nearly all of the shared memory of an sm_90.
 struct large {
   static constexpr int narrowest = 128, widest = 256;
-  static constexpr bila::cuda::product_tile product(int bytes, int D, bila::cuda::result) {
+  static constexpr bila::cuda::attention_tile full_attention(int bytes, int D, bila::cuda::result) {
     if (bytes == 4) return {2, D <= 128 ? 128 : 64, 1, 1};
     return {4, 128, D == 128 ? 2 : 1, 1};
   }
-  static constexpr bila::cuda::walk_tile walk(int bytes, int D) {
-    if (bytes == 4) return D == 128 ? bila::cuda::walk_tile{64, 1, 1, 64} : bila::cuda::walk_tile{32, 1, 1, 32};
-    return D == 128 ? bila::cuda::walk_tile{128, 1, 1, 128} : bila::cuda::walk_tile{64, 1, 1, 64};
+  static constexpr bila::cuda::state_tile chunk_output(int bytes, int D) {
+    if (bytes == 4) return D == 128 ? bila::cuda::state_tile{64, 1, 1, 64} : bila::cuda::state_tile{32, 1, 1, 32};
+    return D == 128 ? bila::cuda::state_tile{128, 1, 1, 128} : bila::cuda::state_tile{64, 1, 1, 64};
   }
-  static constexpr bila::cuda::walk_tile one_state(int bytes, int D) {
-    if (bytes == 4) return D == 128 ? bila::cuda::walk_tile{64, 1, 1, 64} : bila::cuda::walk_tile{32, 1, 1, 32};
-    return D == 128 ? bila::cuda::walk_tile{128, 1, 1, 128} : bila::cuda::walk_tile{64, 3, 1, 64};
+  static constexpr bila::cuda::state_tile global_state(int bytes, int D) {
+    if (bytes == 4) return D == 128 ? bila::cuda::state_tile{64, 1, 1, 64} : bila::cuda::state_tile{32, 1, 1, 32};
+    return D == 128 ? bila::cuda::state_tile{128, 1, 1, 128} : bila::cuda::state_tile{64, 3, 1, 64};
   }
-  static constexpr bila::cuda::summary_tile summary(int bytes, int D) {
-    if (bytes == 4) return D == 128 ? bila::cuda::summary_tile{128, 1, 1, 64} : bila::cuda::summary_tile{64, 1, 1, 32};
-    return D == 128 ? bila::cuda::summary_tile{128, 2, 1, 128} : bila::cuda::summary_tile{128, 1, 1, 64};
+  static constexpr bila::cuda::state_tile chunk_states(int bytes, int D) {
+    if (bytes == 4) return D == 128 ? bila::cuda::state_tile{128, 1, 1, 64} : bila::cuda::state_tile{64, 1, 1, 32};
+    return D == 128 ? bila::cuda::state_tile{128, 2, 1, 128} : bila::cuda::state_tile{128, 1, 1, 64};
   }
-  static constexpr bila::index_t shortest_linear = 100000, shortest_one_state = 100000, chunk = 1024;
+  static constexpr bila::index_t shortest_linear = 100000, shortest_global_state = 100000, chunk = 1024;
 };
 
 namespace {

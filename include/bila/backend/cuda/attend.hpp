@@ -1,53 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// attend on a GPU: the checks, then the kernels of a call.
+// attend on a GPU: what can be wrong with a call, its plan, and the launches that the plan asks for.
 #pragma once
 
-#include <bila/backend/cuda/plan.hpp>
+#include <bila/backend/cuda/launch_kernels.hpp>
 #include <bila/call/checks.hpp>
-#include <bila/form/automatic.hpp>
 #include <bila/form/engine.hpp>
-#include <bila/form/recurrent.hpp>
 
 namespace bila::inline v0_1 {
 
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
-
-template <class T>
-index_t longest(const inputs<T>& in, const geometry& size) {
-  const segments pieces = segments_of(in, size);
-  index_t result = 0;
-  for (index_t b = 0; b < (in.lengths.empty() ? 1 : size.B); ++b)
-    for (index_t n = 0; n < pieces.count(); ++n) result = (std::max)(result, pieces(b, n).count);
-  return result;
-}
-
-/// What a form does for these inputs. `has_states`: some state is given or asked for; `of_gaps`: the
-/// gaps' too.
-template <class Tiles, class Mask, class Form, class T>
-working work_of(const Form& form, const inputs<T>& in, const geometry& size, bool has_states, bool of_gaps = false) {
-  if (size.Lk != size.L && size.Lk == 0) return {way_of_working::full, 0};  // no keys, no state
-  const bool alike = Mask::gaps == gap::none && in.direction == direction::both && in.diagonal == 1 && !has_states && !of_gaps;
-  if constexpr (std::is_same_v<Form, form::full>) {
-    return {way_of_working::full, 0};
-  } else if constexpr (std::is_same_v<Form, form::recurrent>) {
-    return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::recurrent, 0};
-  } else if constexpr (std::is_same_v<Form, form::chunkwise>) {
-    return alike ? working{way_of_working::one_state, one_state_chunk}
-                 : working{way_of_working::chunks, chunk_of(form.size > 0 ? form.size : Tiles::chunk)};
-  } else {
-    const index_t L = (std::max)(longest(in, size), size.Lk);
-    if (!has_states && L < (alike ? Tiles::shortest_one_state : Tiles::shortest_linear)) return {way_of_working::full, 0};
-    return alike ? working{way_of_working::one_state, one_state_chunk} : working{way_of_working::chunks, chunk_of(Tiles::chunk)};
-  }
-}
-
-/// Whether chunks are summed up on their own first: a single one with nothing at its ends needs no sum.
-template <class T>
-bool sums_chunks(const working& work, const inputs<T>& in, const geometry& size, bool has_states) {
-  if (work.way != way_of_working::chunks && work.way != way_of_working::one_state) return false;
-  return has_states || (std::max)(longest(in, size), size.Lk) > work.chunk;
-}
 
 template <class T>
 bool has_states(const inputs<T>& in, const outputs<T>& out) {
@@ -77,16 +39,28 @@ inline complaint check_workspace(const on& backend, std::size_t needed) {
                   " bytes, this call needs ", needed);
 }
 
+/// States have to be float: kernels widen none that is stored in 16 bits.
+template <class Real>
+complaint check_float(const char* name, const state<Real>& x) {
+  if (x.stored == state_storage::computed) return {};
+  return sentence(name, " is stored in 16 bits, on a GPU states are float");
+}
+
 /// All that can be wrong with a call, but for the numbers in its tensors, which are the device's.
 template <class Tiles, class Form, class Mask, class Norm, class T>
 complaint check_call(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
-  const bila::detail::state_rules rules{form::engine_of<Form, form::memory_of<Mask>>::carries_states, gapped<Mask>, Norm::uses_row_sum,
-                                        in.direction};
+  const bila::detail::state_rules rules{form::engine_of<Form, form::memory_of<Mask>>::carries_states, gapped<Mask>,
+                                        Norm::uses_row_sum, in.direction};
   complaint wrong = bila::detail::check_itself(form);
   if (wrong.empty()) wrong = bila::detail::check_itself(norm);
   if (only_states(out)) return "y is missing: on a GPU there is no call for states alone";
   if (wrong.empty()) wrong = validate(in, out);
   if (wrong.empty()) wrong = bila::detail::check_states(in, out, rules);
+  if (wrong.empty() && out.add) return "outputs.add is set, but a GPU overwrites y";
+  if (wrong.empty()) wrong = check_float("initial_forward", in.initial_forward);
+  if (wrong.empty()) wrong = check_float("initial_backward", in.initial_backward);
+  if (wrong.empty()) wrong = check_float("final_forward", out.final_forward);
+  if (wrong.empty()) wrong = check_float("final_backward", out.final_backward);
   const geometry size = geometry_of(in, out.y);
   if (wrong.empty()) wrong = bila::detail::check_mask_shape(mask, in, size);
   if (wrong.empty()) wrong = bila::detail::check_gates_apart(bila::detail::written_to(out), mask);
@@ -96,124 +70,190 @@ complaint check_call(const Form& form, const Mask& mask, const Norm& norm, const
   return wrong.empty() ? check_sizes<Tiles, Form>(size) : wrong;
 }
 
-/// A norm that uses no row sum neither reads nor writes z.
-template <class Norm, class Real>
-end_state<Real> end_of(const state<Real>& x) {
-  return {x.S, Norm::uses_row_sum ? x.z : tensor_view<Real>{}};
+/// What attend will do.
+template <class T>
+struct attend_plan {
+  geometry size;
+  bool nothing = false;  // whether there is nothing to compute
+  choice chosen{};
+  sequence_plan rows, keys;       // the same but for cross attention
+  bool weighted = false;          // whether gaps are weighed
+  bool has_chunk_states = false;  // whether chunks are summed up beforehand
+
+  // Arrays in the workspace.
+  region<float> partial_rows, initial_z[2];  // of recurrent scans; z is copied where a final z may overwrite it
+  region<double> decays;
+  gap_plan<T> gaps;
+  state_plan<T> states;
+  region<std::byte> right_states;
+  std::size_t bytes = 0;  // of workspace that the caller must bring
+
+  // Kernels.
+  grid gap_weights, chunk_states, scan_states, output;  // output: recurrent_scan, chunk_output, read_global_state or full_attention
+  index_t scan_tasks = 0;
+};
+
+template <class T>
+void plan_recurrent(attend_plan<T>& plan, const inputs<T>& in, bool sums_rows, kernel::arena& counted) {
+  const auto& [B, H, L, Lk, Dk, Dv] = plan.size;
+  const index_t sequences = plan.rows.all.count;
+  plan.partial_rows = reserve<float>(counted, B * H * L * (Dv + 1), in.direction == direction::both);
+  plan.initial_z[0] = reserve<float>(counted, sequences * H * Dk, sums_rows && in.initial_forward.z.data != nullptr);
+  plan.initial_z[1] = reserve<float>(counted, sequences * H * Dk, sums_rows && in.initial_backward.z.data != nullptr);
+  plan.decays = reserve<double>(counted, plan.rows.entries(H), plan.weighted);
+  plan.output = {sequences * H * recurrent_value_tiles(Dv), recurrent_threads};
 }
 
-/// Lays a call out and, unless it is only asked how much memory that takes, launches it.
-template <class Tiles, class Form, class Mask, class Norm, class T>
-void run(launcher* launch, workspace& memory, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
-         const outputs<T>& out) {
-  const geometry size = geometry_of(in, out.y);
-  if (size.B == 0 || size.H == 0 || (size.L == 0 && !out.final_forward.given() && !out.final_backward.given())) return;
-  const working work = work_of<Tiles, Mask>(form, in, size, has_states(in, out));
-  const sequence_plan s = plan_sequences(in, size, memory);
-  sequence_plan keys = s;
-  keys.on_device.L = size.Lk;
-  if (launch != nullptr) send_table(*launch, s, segments_of(in, size));
-
-  const operand<T> q = operand_of(in.q, size.H), k = operand_of(in.k, size.H), v = operand_of(in.v, size.H);
-  const border_gaps borders{in.initial_forward.log_decay, in.initial_backward.log_decay};
-  const bool walks = work.way == way_of_working::chunks;
-  const bool weighs = Mask::gaps != gap::none || borders.given() || walks;
-  if (work.way == way_of_working::recurrent) {
-    const bool both = in.direction == direction::both, sums = Norm::uses_row_sum;
-    float* const partial = both ? memory.take<float>(size.B * size.H * size.L * (size.Dv + 1)) : nullptr;
-    float* const z[2] = {
-        sums && in.initial_forward.z.data != nullptr ? memory.take<float>(s.on_device.count * size.H * size.Dk) : nullptr,
-        sums && in.initial_backward.z.data != nullptr ? memory.take<float>(s.on_device.count * size.H * size.Dk) : nullptr};
-    const index_t entries = s.entries(size.H);
-    double* const decays = weighs ? memory.take<double>(entries) : nullptr;
-    if (launch == nullptr) return;
-    with_width<Tiles>((std::max)(size.Dk, size.Dv), [&](auto width) {
-      for (const bool forward : {false, true}) {
-        if (!both && forward != (in.direction == direction::forward)) continue;
-        sweep_call<T> call{s.on_device,
-                           size.H,
-                           q,
-                           k,
-                           v,
-                           decays,
-                           end_of<Norm>(forward ? in.initial_forward : in.initial_backward),
-                           end_of<Norm>(forward ? out.final_forward : out.final_backward),
-                           partial,
-                           forward,
-                           both && forward,
-                           !both || forward,
-                           static_cast<float>(in.diagonal),
-                           static_cast<float>(in.scale),
-                           out.y,
-                           sums ? out.row_sum : tensor_view<float>{}};
-        if (float* const copy = z[forward ? 0 : 1]; copy != nullptr) {  // the final z may take its place while it is still read
-          const index_t n = s.on_device.count * size.H * size.Dk;
-          (*launch)("gather_view", gather_view<>, blocks_for(n), threads_of_small, 0, call.initial.z, copy);
-          call.initial.z = bhld<const float>(copy, s.on_device.count, size.H, size.Dk, 1);
-        }
-        const index_t slices = (size.Dv + 31) / 32, tasks = s.on_device.count * size.H * slices;
-        if (weighs)
-          (*launch)("write_decays", write_decays<Mask>, blocks_for(entries), threads_of_small, 0, s.on_device, size.H, mask,
-                    borders, forward, decays, entries);
-        (*launch)("sweep", sweep<T, width.value, Norm>, tasks, 288, 0, call, norm, slices, tasks);
-      }
-    });
-  } else {
-    product_call<T> call{};
-    call.s = s.on_device;
-    call.H = size.H;
-    call.chunk = work.chunk;
-    call.keys = size.Lk == size.L ? -1 : size.Lk;
-    call.q = q;
-    call.k = k;
-    call.v = v;
-    call.left = in.direction != direction::backward;
-    call.right = in.direction != direction::forward;
-    call.diagonal = static_cast<float>(in.diagonal);
-    call.out = out.y;
-    call.fast_out = has_fast_rows(out.y);
-    if (Norm::uses_row_sum) call.row_sum = out.row_sum;
-    if (weighs) {
-      call.gaps = plan_gaps<T>(s, size.H, memory);
-      if (launch != nullptr) launch_gaps(*launch, s, size.H, mask, borders, call.gaps, {});
-    }
-    const index_t width = (std::max)(size.Dk, size.Dv);
-    const bool summed = sums_chunks(work, in, size, has_states(in, out));
-    state_table<T> states{};
-    if (summed) states = plan_states<T>(keys.units(work.chunk) * size.H, padded_width<Tiles>(width), memory);
-    std::byte* behind = nullptr;
-    if (walks) {
-      const stored_plan stored = plan_stored<Tiles, T, normalised<Norm>>(width);
-      behind = memory.take<std::byte>(s.units(stored.panel) * size.H * stored.slices * stored.bytes);
-    }
-    if (launch == nullptr) return;
-    with_width<Tiles>(width, [&](auto padded) {
-      constexpr int D = padded.value;
-      if (summed) {
-        launch_summary<D, Tiles>(*launch, keys,
-                                 summary_call<T>{keys.on_device, size.H, work.chunk, k, v, call.gaps, nullptr, states, !walks});
-        scan_call<T> scan{keys.on_device, size.H, work.chunk, states, {}, {}, !walks};
-        scan.initial[0] = end_of<Norm>(in.initial_forward);
-        scan.initial[1] = end_of<Norm>(in.initial_backward);
-        scan.final[0] = end_of<Norm>(out.final_forward);
-        scan.final[1] = end_of<Norm>(out.final_backward);
-        launch_scan<D>(*launch, scan, (std::max)(longest(in, size), size.Lk));
-      }
-      const normalised<Norm> finish{norm, static_cast<float>(in.scale)};
-      if (walks)
-        launch_walk<D, Tiles>(*launch, s, walk_call<T>{call, states, false, behind, nullptr, nullptr, nullptr, nullptr}, finish);
-      else if (work.way == way_of_working::one_state)
-        launch_read<D, Tiles>(*launch, s, read_call<T>{call, states, keys.on_device, work.chunk, false}, finish);
-      else
-        launch_product<D, Tiles>(*launch, s, call, finish);
-    });
+template <class Tiles, class Epilogue, class T>
+void plan_products(attend_plan<T>& plan, kernel::arena& counted) {
+  const index_t H = plan.size.H, width = (std::max)(plan.size.Dk, plan.size.Dv), chunk = plan.chosen.chunk;
+  plan.gaps = plan_gaps<T>(plan.rows.entries(H), counted, plan.weighted);
+  if (plan.weighted) plan.gap_weights = grid_of_gap_weights(plan.rows, H);
+  if (plan.has_chunk_states) plan.states = plan_states<T>(plan.keys.units(chunk) * H, padded_width<Tiles>(width), counted, true);
+  if (plan.chosen.algorithm == algorithm::chunkwise) {
+    const stored_plan stored = plan_stored<Tiles, T, Epilogue>(width);
+    plan.right_states = reserve<std::byte>(counted, plan.rows.units(stored.kv_tile) * H * stored.value_tiles * stored.bytes);
   }
+  with_width<Tiles>(width, [&](auto D) {
+    plan.output = grid_of_rows<T, D.value, Tiles, Epilogue>(plan.rows, H, plan.chosen);
+    if (!plan.has_chunk_states) return;
+    plan.chunk_states = grid_of_chunk_states<T, D.value, Tiles>(plan.keys, H, chunk);
+    plan.scan_tasks = tasks_of_scan<D.value>(plan.keys, H, plan.chosen.algorithm == algorithm::global_state);
+    plan.scan_states = grid_of_scan(plan.scan_tasks);
+  });
+}
+
+template <class Tiles, class Form, class Mask, class Norm, class T>
+attend_plan<T> plan_attend(const Form& form, const Mask&, const Norm&, const inputs<T>& in, const outputs<T>& out) {
+  attend_plan<T> plan;
+  const geometry size = plan.size = geometry_of(in, out.y);
+  const bool final = out.final_forward.given() || out.final_backward.given();
+  plan.nothing = size.B == 0 || size.H == 0 || (size.L == 0 && !final);
+  if (plan.nothing) return plan;
+  kernel::arena counted;
+  plan.rows = plan.keys = plan_sequences(in, size, counted);
+  if (size.Lk != size.L) plan.keys.all.L = plan.keys.longest = size.Lk;
+  const demand of = demand_of<Mask>(in, size, plan.rows.longest, has_states(in, out), false);
+  plan.chosen = choose<Tiles>(form, of);
+  if (size.Lk != size.L && size.Lk == 0) plan.chosen = {algorithm::full, 0};  // no keys, no state
+  plan.weighted = Mask::gaps != gap::none || borders_of(in).given() || plan.chosen.algorithm == algorithm::chunkwise;
+  plan.has_chunk_states = needs_chunk_states(plan.chosen, of);
+  if (plan.chosen.algorithm == algorithm::recurrent)
+    plan_recurrent(plan, in, Norm::uses_row_sum, counted);
+  else
+    plan_products<Tiles, epilogue::normalise<Norm, T>>(plan, counted);
+  plan.bytes = bytes_for(counted);
+  return plan;
+}
+
+/// One direction of the recurrent form.
+template <int D, class Mask, class Norm, class T>
+void launch_recurrent_scan(launcher& launch, const attend_plan<T>& plan, std::byte* workspace, const Mask& mask, const Norm& norm,
+                           const inputs<T>& in, const outputs<T>& out, bool forward) {
+  const index_t H = plan.size.H;
+  const sequences s = plan.rows.in(workspace);
+  const bool both = in.direction == direction::both;
+  double* const decays = plan.decays.in(workspace);
+  recurrent_scan_call<T> call{s,
+                              H,
+                              operand_of(in.q, H),
+                              operand_of(in.k, H),
+                              operand_of(in.v, H),
+                              decays,
+                              end_of<Norm>(forward ? in.initial_forward : in.initial_backward),
+                              end_of<Norm>(forward ? out.final_forward : out.final_backward),
+                              plan.partial_rows.in(workspace),
+                              forward,
+                              both && forward,
+                              !both || forward,
+                              static_cast<float>(in.diagonal),
+                              static_cast<float>(in.scale),
+                              out.y,
+                              Norm::uses_row_sum ? out.row_sum : tensor_view<float>{}};
+  if (float* const copy = plan.initial_z[forward ? 0 : 1].in(workspace); copy != nullptr) {
+    launch("gather_view", gather_view<>, grid_of_tasks(s.count * H * plan.size.Dk), call.initial.z, copy);
+    call.initial.z = bhld<const float>(copy, s.count, H, plan.size.Dk, 1);
+  }
+  if (decays != nullptr) {
+    const index_t entries = plan.rows.entries(H);
+    launch("write_decays", write_decays<Mask>, grid_of_tasks(entries), s, H, mask, borders_of(in), forward, decays, entries);
+  }
+  launch("recurrent_scan", recurrent_scan<T, D, Norm>, plan.output, call, norm, recurrent_value_tiles(plan.size.Dv),
+         plan.output.blocks);
+}
+
+/// Sums up chunks and scans them.
+template <class Tiles, int D, class Norm, class T>
+void launch_states(launcher& launch, const attend_plan<T>& plan, std::byte* workspace, const inputs<T>& in, const outputs<T>& out) {
+  const index_t H = plan.size.H, chunk = plan.chosen.chunk;
+  const bool global = plan.chosen.algorithm == algorithm::global_state;
+  const sequences keys = plan.keys.in(workspace);
+  const state_table<T> states = plan.states.in(workspace);
+  const chunk_states_call<T> call{keys,    H,      chunk, operand_of(in.k, H), operand_of(in.v, H), plan.gaps.in(workspace),
+                                  nullptr, states, global};
+  launch("chunk_states", chunk_states<T, D, Tiles>, plan.chunk_states, call, plan.chunk_states.blocks);
+  const scan_call<T> scan{keys,
+                          H,
+                          chunk,
+                          states,
+                          {end_of<Norm>(in.initial_forward), end_of<Norm>(in.initial_backward)},
+                          {end_of<Norm>(out.final_forward), end_of<Norm>(out.final_backward)},
+                          global};
+  launch_scan<D>(launch, plan.scan_states, scan, plan.scan_tasks, plan.keys.longest);
+}
+
+/// The states, if there are any, then the rows.
+template <class Tiles, int D, class Norm, class T>
+void launch_products(launcher& launch, const attend_plan<T>& plan, std::byte* workspace, const Norm& norm, const inputs<T>& in,
+                     const outputs<T>& out) {
+  const index_t H = plan.size.H, chunk = plan.chosen.chunk;
+  if (plan.has_chunk_states) launch_states<Tiles, D, Norm>(launch, plan, workspace, in, out);
+  const product_call<T> call{plan.rows.in(workspace),
+                             H,
+                             chunk,
+                             plan.size.Lk == plan.size.L ? -1 : plan.size.Lk,
+                             operand_of(in.q, H),
+                             operand_of(in.k, H),
+                             operand_of(in.v, H),
+                             plan.gaps.in(workspace),
+                             in.direction != direction::backward,
+                             in.direction != direction::forward,
+                             static_cast<float>(in.diagonal)};
+  const epilogue::normalise<Norm, T> ending{norm,
+                                            static_cast<float>(in.scale),
+                                            {out.y, has_fast_rows(out.y), {}},
+                                            Norm::uses_row_sum ? out.row_sum : tensor_view<float>{}};
+  const state_table<T> states = plan.states.in(workspace);
+  if (plan.chosen.algorithm == algorithm::chunkwise)
+    launch_chunk_output<D, Tiles>(launch, plan.output, {call, states, false, plan.right_states.in(workspace)}, ending);
+  else if (plan.chosen.algorithm == algorithm::global_state)
+    launch_global_state<D, Tiles>(launch, plan.output, {call, states, plan.keys.in(workspace), chunk, false}, ending);
+  else
+    launch_full_attention<D, Tiles>(launch, plan.output, call, ending);
+}
+
+/// Launches what is planned.
+template <class Tiles, class Form, class Mask, class Norm, class T>
+void launch_attend(launcher& launch, const attend_plan<T>& plan, std::byte* workspace, const Form&, const Mask& mask,
+                   const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
+  if (plan.nothing) return;
+  const sequences s = plan.rows.in(workspace);
+  if (plan.rows.ragged) send_table(launch, s, plan.rows.table.in(workspace), segments_of(in, plan.size));
+  if (plan.gap_weights.blocks > 0)
+    launch_gap_weights(launch, plan.gap_weights, s, plan.size.H, plan.rows, mask, borders_of(in), plan.gaps.in(workspace), {});
+  with_width<Tiles>((std::max)(plan.size.Dk, plan.size.Dv), [&](auto D) {
+    if (plan.chosen.algorithm != algorithm::recurrent) {
+      launch_products<Tiles, D.value>(launch, plan, workspace, norm, in, out);
+    } else {
+      for (const bool forward : {false, true})
+        if (in.direction == direction::both || forward == (in.direction == direction::forward))
+          launch_recurrent_scan<D.value>(launch, plan, workspace, mask, norm, in, out, forward);
+    }
+  });
   if (in.lengths.empty()) return;
-  (*launch)("clear_padding", clear_padding<T>, blocks_for(size.B * size.H * size.L * size.Dv), threads_of_small, 0, s.on_device,
-            out.y);
+  launch("clear_padding", clear_padding<T>, grid_of_tasks(numbers_of(out.y)), s, out.y);
   if (Norm::uses_row_sum && out.row_sum.data != nullptr)
-    (*launch)("clear_padding", clear_padding<float>, blocks_for(size.B * size.H * size.L), threads_of_small, 0, s.on_device,
-              out.row_sum);
+    launch("clear_padding", clear_padding<float>, grid_of_tasks(numbers_of(out.row_sum)), s, out.row_sum);
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES

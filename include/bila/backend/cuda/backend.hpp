@@ -28,40 +28,49 @@ struct calls {
 
   template <class Tuning, class... Arguments>
   static std::size_t workspace_bytes(const cuda::on&, const Arguments&... arguments) {
-    if (const complaint wrong = check_call<tiles_of<Tuning>>(arguments...); !wrong.empty()) raise(wrong);
-    workspace counter;
-    run<tiles_of<Tuning>>(nullptr, counter, arguments...);
-    return counter.bytes();
+    return checked_plan<Tuning>(arguments...).bytes;
   }
 
   template <class Tuning, class... Arguments>
   static void attend(const cuda::on& backend, const Arguments&... arguments) {
-    launch_checked(backend, workspace_bytes<Tuning>(backend, arguments...),
-                   [&](auto& launch, auto& memory) { run<tiles_of<Tuning>>(&launch, memory, arguments...); });
+    const auto plan = checked_plan<Tuning>(arguments...);
+    launch_checked(backend, plan.bytes, [&](launcher& launch, std::byte* workspace) {
+      launch_attend<tiles_of<Tuning>>(launch, plan, workspace, arguments...);
+    });
   }
 
   template <class Tuning, class... Arguments>
   static std::size_t gradient_workspace_bytes(const cuda::on&, const Arguments&... arguments) {
-    if (const complaint wrong = check_gradient<tiles_of<Tuning>>(arguments...); !wrong.empty()) raise(wrong);
-    workspace counter;
-    run_gradient<tiles_of<Tuning>>(nullptr, counter, arguments...);
-    return counter.bytes();
+    return checked_gradient_plan<Tuning>(arguments...).bytes;
   }
 
   template <class Tuning, class... Arguments>
   static void gradient(const cuda::on& backend, const Arguments&... arguments) {
-    launch_checked(backend, gradient_workspace_bytes<Tuning>(backend, arguments...),
-                   [&](auto& launch, auto& memory) { run_gradient<tiles_of<Tuning>>(&launch, memory, arguments...); });
+    const auto plan = checked_gradient_plan<Tuning>(arguments...);
+    launch_checked(backend, plan.bytes, [&](launcher& launch, std::byte* workspace) {
+      launch_gradient<tiles_of<Tuning>>(launch, plan, workspace, arguments...);
+    });
   }
 
  private:
-  template <class Run>
-  static void launch_checked(const cuda::on& backend, std::size_t needed, const Run& run) {
+  template <class Tuning, class... Arguments>
+  static auto checked_plan(const Arguments&... arguments) {
+    if (const complaint wrong = check_call<tiles_of<Tuning>>(arguments...); !wrong.empty()) raise(wrong);
+    return plan_attend<tiles_of<Tuning>>(arguments...);
+  }
+
+  template <class Tuning, class... Arguments>
+  static auto checked_gradient_plan(const Arguments&... arguments) {
+    if (const complaint wrong = check_gradient<tiles_of<Tuning>>(arguments...); !wrong.empty()) raise(wrong);
+    return plan_gradient<tiles_of<Tuning>>(arguments...);
+  }
+
+  template <class Launch>
+  static void launch_checked(const cuda::on& backend, std::size_t needed, const Launch& launch_planned) {
     if (const complaint wrong = check_workspace(backend, needed); !wrong.empty()) raise(wrong);
     if (const complaint wrong = check_device(); !wrong.empty()) raise<std::runtime_error>(wrong);
-    workspace memory(backend.workspace.data());
     launcher launch(backend.stream);
-    run(launch, memory);
+    launch_planned(launch, aligned(backend.workspace.data()));
     if (!launch.wrong().empty()) raise<std::runtime_error>(launch.wrong());
   }
 };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A state in the registers of a block of threads, which carries it from panel to panel.
+// A state in the registers of a block of threads, which carries it from tile to tile.
 //
 //     forward:   S <- total S + sum_j write_j k_j v_j^T,   z <- total z + sum_j write_j c_j k_j,   backward: the same from the
 //     other end (MATH.md 2.4)
 //
-// It lies there transposed, E columns of S of D features each: so the sums of one product are the operand of the next one, and no
-// number changes its lane. As an operand it is rounded to the tensors' type; f16 needs it divided by a power of two >= the sum of
-// its weights: an average of k v, which f16 can hold whenever it holds k and v.
+// The state is transposed, E columns of S of D features each, so that the sums of one product are the operand of the next one and
+// no number changes its lane. As an operand it is rounded to the tensors' type. f16 needs it divided by a power of two >= the sum
+// of its weights: that leaves an average of k v, which f16 can hold whenever it holds k and v.
 #pragma once
 
 #include <bila/backend/cuda/row_block.hpp>
@@ -14,67 +14,67 @@
 namespace bila::inline v0_1::cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// What of a state goes along as a vector z.
-enum class extra { none, of_keys, of_values };  // sum_j write_j c_j k_j, sum_j write_j c_j v_j
+/// Which sum z a state has beside S.
+enum class state_sum { none, of_keys, of_values };  // sum_j write_j c_j k_j, sum_j write_j c_j v_j
 
-/// What goes along for rows that leave in this way.
-template <class Finish>
-inline constexpr extra extra_of = Finish::learns      ? extra::of_values
-                                  : Finish::sums_rows ? extra::of_keys
-                                                      : extra::none;
+/// The sum that an epilogue needs: the gradient adds it to rows, a norm divides by it.
+template <class Epilogue>
+inline constexpr state_sum state_sum_of = Epilogue::is_backward ? state_sum::of_values
+                                          : Epilogue::sums_rows ? state_sum::of_keys
+                                                                : state_sum::none;
 
 /// A state as the operand of a product, E columns of it, in blocks of 16 x 16 that are four of 8 x 8, column by column (see
 /// fragments::load_block). z of the keys is in two halves.
-template <class T, int D, int E, extra Extra>
+template <class T, int D, int E, state_sum Kind>
 struct alignas(16) stored_state {
-  T S[D / block][E / block][block * block];                                                     // divided by unit
-  std::conditional_t<Extra == extra::of_keys, T, float> z[Extra == extra::of_keys ? 2 : 1][D];  // of keys: divided by unit
+  T S[D / mma_rows][E / mma_rows][mma_rows * mma_rows];                                               // divided by unit
+  std::conditional_t<Kind == state_sum::of_keys, T, float> z[Kind == state_sum::of_keys ? 2 : 1][D];  // of keys: divided by unit
   float unit, unused[3];
 
-  /// The unit, known to the compiler where there is but one.
+  /// The unit, which is 1 at compile time for all types but f16.
   __device__ float scale() const { return std::is_same_v<T, f16> ? unit : 1; }
 };
 
-/// The states that enter chunks, row by row, numbered as in `sequences`; way 0 is forward, 1 backward. (..., 2, D, D) (..., 2, D)
-/// (..., 2).
+/// The states that enter chunks, row by row, numbered as in `sequences`: S (..., 2, D, D), z (..., 2, D), the rest (..., 2). Of the
+/// two directions 0 is forward.
 template <class T>
 struct state_table {
   T* S;           // divided by unit
   float* z;       // sums of c_j k_j
   float* unit;    // the power of two
   float* weight;  // of a chunk alone: the sum of its weights
-  float2* total;  // how the chunk decays what enters it: x + y, since x alone would be off by the same for every chunk
+  float2* total;  // the decay of what enters the chunk, x + y: the error of x alone would be the same in every chunk
 };
 
-/// What a state is divided by whose weights' sum is `weight`: the least power of two from there on, for T that need it.
+/// The divisor of a state with this sum of weights: the least power of two >= weight, or 1 for types that need none.
 template <class T>
 __device__ float unit_of(float weight) {
   if constexpr (!std::is_same_v<T, f16>) return 1;
   return weight <= 0x1p-60f ? 0x1p-60f : __uint_as_float((__float_as_uint(weight) + 0x7fffffu) & 0x7f800000u);
 }
 
-/// 1 / x of a power of two.
+/// 1 / x, where x is a power of two.
 __device__ inline float inverse_of_power(float x) { return __uint_as_float(0x7f000000u - __float_as_uint(x)); }
 
-/// How a running sum decays from piece to piece. The rounding error of each factor is owed to the next: 1 - 1e-7 rounds to
-/// 1 - 1.2e-7, and a long product of such factors drifts.
-class piece_decay {
+/// How a running sum decays from tile to tile. A long product of rounded factors drifts, for 1 - 1e-7 rounds to 1 - 1.2e-7; so the
+/// rounding error of each factor is multiplied into the next one.
+class pending_decay {
  public:
   __device__ float operator()(double total) {
-    const double wanted = total * owed_;
+    const double wanted = total * pending_;
     const float applied = fminf(static_cast<float>(wanted), 1);
-    owed_ = applied < 1e-37f ? 1 : wanted / static_cast<double>(applied);
+    pending_ = applied < 1e-37f ? 1 : wanted / static_cast<double>(applied);
     return applied;
   }
 
  private:
-  double owed_ = 1;
+  double pending_ = 1;
 };
 
-/// e^x for x from -2^-6 to 0, to its last bit: what is multiplied by it from panel to panel would drift by what fast_exp is off.
+/// e^x for x from -2^-6 to 0, to its last bit. A state that is multiplied from tile to tile by fast_exp would drift by its error.
 __device__ inline float exp_near_one(float x) { return fmaf(x, fmaf(x, fmaf(x, 1.0f / 6, 0.5f), 1), 1); }
 
-/// The chunk, and the columns of v, that a block of threads has: worked out once by one of them, divisions of 64 bits are long.
+/// The chunk and the columns of v that a block of threads has. One thread works it out, because divisions of 64 bits are long.
 template <class T>
 struct chunk_task {
   place at;
@@ -83,9 +83,9 @@ struct chunk_task {
   int first_column;
 
   __device__ void locate(const sequences& s, index_t H, index_t chunk, const operand<T>& of_k, const operand<T>& of_v, index_t task,
-                         int slices, int slice) {
-    number = slices == 1 ? task : divide(task, slices);
-    first_column = static_cast<int>(task - number * slices) * slice;
+                         int value_tiles, int value_tile) {
+    number = value_tiles == 1 ? task : divide(task, value_tiles);
+    first_column = static_cast<int>(task - number * value_tiles) * value_tile;
     at = s.find(number, H, chunk);
     const index_t first = at.unit * chunk, left = s.tokens(at.n) - first;
     count = left <= 0 ? 0 : left < chunk ? left : chunk;
@@ -99,16 +99,16 @@ struct chunk_task {
   }
 };
 
-/// Which way a state goes, and whether panels come from before it or from behind. `against` the way, the panels' own sums are what
-/// decays, by all that lies before them.
+/// The direction of a state. `backward_against`: a backward state whose tiles come in forward order. Then the state never decays;
+/// each tile's own sum does, by the gaps of all tiles before it.
 enum class passage { forward, backward, backward_against };
 
-/// `Warps` warps carry it: each has 16 columns, or, where there are more warps than that, a share of their features.
-template <class T, int D, int E, int Warps, extra Extra, passage Way>
+/// `Warps` warps carry it. Each has 16 columns or, where there are more warps than that, a part of the features of 16 columns.
+template <class T, int D, int E, int Warps, state_sum Kind, passage Way>
 class carried_state {
   using F = fragments<T>;
   using sum = exponent<T>;
-  static constexpr int column_blocks = E / block, ranges = Warps / column_blocks, features = D / ranges;
+  static constexpr int column_blocks = E / mma_rows, ranges = Warps / column_blocks, features = D / ranges;
   static constexpr int pairs = features / 16, own_pairs = (pairs + column_blocks - 1) / column_blocks;
   static constexpr bool limited = std::is_same_v<T, f16>;
   static constexpr bool backward = Way != passage::forward, against = Way == passage::backward_against;
@@ -116,7 +116,7 @@ class carried_state {
 
  public:
   __device__ __forceinline__ explicit carried_state(int warp)
-      : column_(warp % column_blocks * block), first_(warp / column_blocks * features) {}
+      : column_(warp % column_blocks * mma_rows), first_(warp / column_blocks * features) {}
 
   /// The state is zero.
   __device__ __forceinline__ void clear() {
@@ -146,12 +146,12 @@ class carried_state {
         const int column = first_column + column_ + lane_.g + e / 2 * 8, feature = first_ + n * 8 + 2 * lane_.t + e % 2;
         S_[n][e] = unit * wide(transposed ? S[column * D + feature] : S[feature * D + column]);
       }
-    if constexpr (Extra == extra::of_values) {
+    if constexpr (Kind == state_sum::of_values) {
       if (lane_.t == 0) {
         z_[0][0][0] = z[first_column + column_ + lane_.g];
         z_[0][0][2] = z[first_column + column_ + lane_.g + 8];
       }
-    } else if constexpr (Extra == extra::of_keys) {
+    } else if constexpr (Kind == state_sum::of_keys) {
 #pragma unroll
       for (int n = 0; n < own_pairs; ++n)
         if (lane_.g == 0)
@@ -160,14 +160,14 @@ class carried_state {
     }
   }
 
-  /// Before a panel is added: what it lets through.
-  template <class Panel>
-  __device__ __forceinline__ void enter(const Panel& here) {
-    static_assert(Panel::blocks <= 8);
+  /// The state decays by a tile's gaps, before the tile is added.
+  template <class Tile>
+  __device__ __forceinline__ void decay_by_tile(const Tile& here) {
+    static_assert(Tile::blocks <= 8);
     sum total = against ? all_ : 0;
 #pragma unroll
-    for (int i = 0; i < Panel::blocks; ++i) {
-      const int j = backward ? i : Panel::blocks - 1 - i;
+    for (int i = 0; i < Tile::blocks; ++i) {
+      const int j = backward ? i : Tile::blocks - 1 - i;
       factor_[j] = fast_exp(total);
       total += backward ? here.block_sums[j].backward : here.block_sums[j].forward;
     }
@@ -182,7 +182,7 @@ class carried_state {
       for (int n = 0; n < features / 8; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) S_[n][e] *= decay;
-      if constexpr (Extra != extra::none)
+      if constexpr (Kind != state_sum::none)
 #pragma unroll
         for (int n = 0; n < own_pairs; ++n)
 #pragma unroll
@@ -191,10 +191,10 @@ class carried_state {
     }
   }
 
-  /// Weighs block j of a panel's values.
-  template <bool Weighted, class Panel>
-  __device__ __forceinline__ void weigh(const Panel& here, int j, const typename F::a_type& values, bool biased) {
-    const int t = j * block + 2 * lane_.t;
+  /// Weighs block j of a tile's values.
+  template <bool Weighted, class Tile>
+  __device__ __forceinline__ void weigh_block(const Tile& here, int j, const typename F::a_type& values, bool biased) {
+    const int t = j * mma_rows + 2 * lane_.t;
     const auto four = [&](const float* from) {  // of tokens 2 t, 2 t + 1, 2 t + 8, 2 t + 9
       const float2 low = *reinterpret_cast<const float2*>(from + t), high = *reinterpret_cast<const float2*>(from + t + 8);
       return float4{low.x, low.y, high.x, high.y};
@@ -213,12 +213,12 @@ class carried_state {
     if constexpr (limited)
 #pragma unroll
       for (int e = 0; e < 4; ++e) weights_ += w[e];
-    if constexpr (Extra == extra::none) return;
+    if constexpr (Kind == state_sum::none) return;
     if (biased) {
       const float4 c = four(here.bias);
       w[0] *= c.x, w[1] *= c.y, w[2] *= c.z, w[3] *= c.w;
     }
-    if constexpr (limited) {  // of what is all small, f16 would keep nothing
+    if constexpr (limited) {  // f16 would keep nothing of weights that are all small
       float most = 0;
 #pragma unroll
       for (int e = 0; e < 4; ++e) most = fmaxf(most, fabsf(w[e]));
@@ -228,55 +228,55 @@ class carried_state {
 #pragma unroll
       for (int e = 0; e < 4; ++e) w[e] *= inverse_of_power(z_unit_);
     }
-    if constexpr (Extra == extra::of_values) add_to_vector(z_[0][0], values, F::two_columns(w));
-    if constexpr (Extra == extra::of_keys) sums_ = F::two_rows(w);
+    if constexpr (Kind == state_sum::of_values) add_to_vector(z_[0][0], values, F::two_columns(w));
+    if constexpr (Kind == state_sum::of_keys) sums_ = F::two_rows(w);
   }
 
-  __device__ __forceinline__ void multiply(int n, const typename F::b_type (&keys)[2]) {
+  __device__ __forceinline__ void add_keys(int n, const typename F::b_type (&keys)[2]) {
     F::add_product(S_[2 * n], values_, keys[0]);
     F::add_product(S_[2 * n + 1], values_, keys[1]);
   }
-  __device__ __forceinline__ void multiply_own(int n, const typename F::b_type (&keys)[2]) {
+  __device__ __forceinline__ void add_key_sums(int n, const typename F::b_type (&keys)[2]) {
     add_to_vector(z_[n][0], sums_, keys[0]);
     add_to_vector(z_[n][1], sums_, keys[1]);
   }
-  __device__ __forceinline__ void leave() {
+  __device__ __forceinline__ void finish_tile() {
     if constexpr (limited) {
       weight_ += sum_of_row(weights_);
       weights_ = 0;
     }
   }
 
-  /// Adds a panel to states that go through it at once; without weights the way does not matter. biased: c_j is the panel's bias.
-  template <bool Weighted, class Panel, class... States>
-  __device__ __forceinline__ static void add(const Panel& here, bool biased, States&... states) {
-    const auto& first = first_of(states...);  // all of a warp's have the same columns and features
-    if constexpr (Weighted) (states.enter(here), ...);
+  /// Adds a tile to one or two states at once. Without weights the direction does not matter. biased: c_j is the tile's bias.
+  template <bool Weighted, class Tile, class... States>
+  __device__ __forceinline__ static void add(const Tile& here, bool biased, States&... states) {
+    const auto& first = first_of(states...);  // all states of a warp have the same columns and features
+    if constexpr (Weighted) (states.decay_by_tile(here), ...);
 #pragma unroll
-    for (int j = 0; j < Panel::blocks; ++j) {
+    for (int j = 0; j < Tile::blocks; ++j) {
       const typename F::a_type values =
-          F::template load_a_transposed<Panel::v_stride>(here.v + j * block * Panel::v_stride + first.column_);
-      (states.template weigh<Weighted>(here, j, values, biased), ...);
-      const T* const keys = here.k + j * block * Panel::k_stride;
+          F::template load_a_transposed<Tile::v_stride>(here.v + j * mma_rows * Tile::v_stride + first.column_);
+      (states.template weigh_block<Weighted>(here, j, values, biased), ...);
+      const T* const keys = here.k + j * mma_rows * Tile::k_stride;
 #pragma unroll
       for (int n = 0; n < pairs; ++n) {
         typename F::b_type b[2];
-        F::template load_b<Panel::k_stride>(b, keys + first.first_ + n * 16);
-        (states.multiply(n, b), ...);
+        F::template load_b<Tile::k_stride>(b, keys + first.first_ + n * 16);
+        (states.add_keys(n, b), ...);
       }
-      if constexpr (Extra == extra::of_keys)
+      if constexpr (Kind == state_sum::of_keys)
 #pragma unroll
         for (int n = 0; n < own_pairs; ++n) {
           typename F::b_type b[2];
-          F::template load_b<Panel::k_stride>(b, keys + first.own_feature(n));
-          (states.multiply_own(n, b), ...);
+          F::template load_b<Tile::k_stride>(b, keys + first.own_feature(n));
+          (states.add_key_sums(n, b), ...);
         }
     }
-    (states.leave(), ...);
+    (states.finish_tile(), ...);
   }
 
-  /// As an operand, for all warps once they have met.
-  __device__ __forceinline__ void store(stored_state<T, D, E, Extra>& to) const {
+  /// Stores the state as an operand, which all warps may read after a barrier.
+  __device__ __forceinline__ void store(stored_state<T, D, E, Kind>& to) const {
     const float unit = unit_of<T>(weight_), per_unit = inverse_of_power(unit);
     const auto scaled = [&](float x) { return limited ? x * per_unit : x; };
 #pragma unroll
@@ -288,10 +288,10 @@ class carried_state {
                             scaled(S_[2 * n + 1][2 * i + 1])};
         b[i] = F::make_b(x);
       }
-      F::store_block(to.S[first_ / block + n][column_ / block], b);
+      F::store_block(to.S[first_ / mma_rows + n][column_ / mma_rows], b);
     }
     each_of_vector([&](int i, float x) {
-      if constexpr (Extra == extra::of_keys) {
+      if constexpr (Kind == state_sum::of_keys) {
         to.z[0][i] = narrow<T>(scaled(x));
         to.z[1][i] = narrow<T>(scaled(x) - wide(to.z[0][i]));
       } else {
@@ -301,7 +301,7 @@ class carried_state {
     if (threadIdx.x == 0) to.unit = unit, to.unused[0] = to.unused[1] = to.unused[2] = 0;
   }
 
-  /// Into the table under `number`, columns from first_column on; with what the scan asks about a chunk.
+  /// Writes the state to the table under `number`, columns from first_column on, with the weights that the scan reads.
   __device__ __forceinline__ void write(const state_table<T>& to, index_t number, int first_column) const {
     const float unit = unit_of<T>(weight_), per_unit = inverse_of_power(unit);
     T* const S = to.S + number * D * D;
@@ -322,8 +322,8 @@ class carried_state {
     to.total[number] = {rounded, static_cast<float>(total - static_cast<double>(rounded))};
   }
 
-  /// Warps with the same features share the vector: each has own_pairs times 16 of them, some of which may be another's too.
-  __device__ __forceinline__ int own_feature(int n) const { return first_ + (n * column_blocks + column_ / block) % pairs * 16; }
+  /// Warps with the same features share z. Each has own_pairs times 16 of its numbers, some of which may be another warp's too.
+  __device__ __forceinline__ int own_feature(int n) const { return first_ + (n * column_blocks + column_ / mma_rows) % pairs * 16; }
 
  private:
   template <class First, class... Rest>
@@ -331,7 +331,7 @@ class carried_state {
     return first;
   }
 
-  template <class, int, int, int, extra, passage>
+  template <class, int, int, int, state_sum, passage>
   friend class carried_state;
 
   __device__ __forceinline__ void add_to_vector(float (&z)[4], const typename F::a_type& a, const typename F::b_type& b) const {
@@ -348,18 +348,18 @@ class carried_state {
   /// write(i, z_i) for this warp's part of z.
   template <class Write>
   __device__ __forceinline__ void each_of_vector(const Write& write) const {
-    if constexpr (Extra == extra::of_values) {
+    if constexpr (Kind == state_sum::of_values) {
       if (first_ == 0 && lane_.t == 0) {
         write(column_ + lane_.g, z_[0][0][0] + z_[0][0][1]);
         write(column_ + lane_.g + 8, z_[0][0][2] + z_[0][0][3]);
       }
-    } else if constexpr (Extra == extra::of_keys) {
+    } else if constexpr (Kind == state_sum::of_keys) {
 #pragma unroll
       for (int n = 0; n < own_pairs; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const float x = z_[n][e / 2][e % 2], both = x + __shfl_down_sync(0xffffffffu, x, 4);
-          if (lane_.g == 0 && n * column_blocks + column_ / block < pairs)
+          if (lane_.g == 0 && n * column_blocks + column_ / mma_rows < pairs)
             write(own_feature(n) + e / 2 * 8 + 2 * lane_.t + e % 2, both);
         }
     }
@@ -369,12 +369,12 @@ class carried_state {
   int column_, first_;        // of this warp
   float S_[features / 8][4];  // (16 columns, features)
   float z_[own_pairs][2][4];  // two halves of it in two rows (of_keys) or columns
-  float weight_ = 0;          // the sum of all weights, decayed alike
-  sum all_ = 0;               // of all gaps passed
-  piece_decay decay_;
+  float weight_ = 0;          // the sum of all weights, decayed as S is
+  sum all_ = 0;               // the sum of all gaps passed
+  pending_decay decay_;
 
-  // Of the panel that is being added: what lies between a block and the panel's end, and block by block the weighted values, their
-  // weights in two rows, the sum of those, and what they were divided by.
+  // Of the tile that is being added: the decay from each block to the tile's end; then, block by block, the weighted values, their
+  // weights in two rows, the sum of the weights, and the power of two that they were divided by.
   float factor_[8];
   typename F::a_type values_, sums_;
   float weights_ = 0, z_unit_ = 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fragments: the part of a 16 x 16 block that one lane of a warp holds, and the matrix instructions on them. The one place that
-// knows which element is where. With g = lane / 4 and t = lane % 4, element e of a lane is
+// Fragments: the part of a 16 x 16 block that one lane of a warp holds, and the matrix instructions on them. No other file knows
+// which element is where. With g = lane / 4 and t = lane % 4, element e of a lane is
 //
 //     A, 16 x 16 (row, k), 8 elements:   row g + 8 (e / 2 % 2)    k   2 t + e % 2 + 8 (e / 4)
 //     B, 16 x 8 (k, column), 4:          k   2 t + e % 2 + 8 (e / 2)   column g
@@ -24,7 +24,7 @@ struct lane_place {
   __device__ lane_place() : g(static_cast<int>(threadIdx.x % 32) / 4), t(static_cast<int>(threadIdx.x) % 4) {}
 };
 
-/// Of this warp in its block, known to the compiler to be the same in all lanes.
+/// The number of this warp in its block of threads. The shuffle tells the compiler that it is the same in all lanes.
 __device__ inline int warp_number() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0); }
 
 __device__ inline std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
@@ -71,7 +71,7 @@ __device__ float2 unpack(std::uint32_t x) {
   return {wide(low), wide(high)};
 }
 
-/// 8 x 8 numbers of 16 bits each, four times; lane i gives the address of row i % 8 of matrix i / 8.
+/// Loads four matrices of 8 x 8 numbers of 16 bits. Lane i gives the address of row i % 8 of matrix i / 8.
 template <bool Transposed>
 __device__ void load_matrices(std::uint32_t (&x)[4], const void* row) {
   if constexpr (Transposed)
@@ -107,7 +107,7 @@ struct fragments {
   static __device__ a_type load_a(const rows<const T>& from, int first, bool fast) {
     const lane_place at;
     a_type a;
-    if (fast && from.count >= block && first + block <= from.width) {
+    if (fast && from.count >= mma_rows && first + mma_rows <= from.width) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         a.x[i] = *reinterpret_cast<const std::uint32_t*>(from.data + (at.g + i % 2 * 8) * from.row_stride + 2 * at.t + first +
@@ -184,7 +184,7 @@ struct fragments {
 
   static __device__ b_type make_b(const float (&x)[4]) { return {{pack<T>(x[0], x[1]), pack<T>(x[2], x[3])}}; }
 
-  /// The elements of one column of B, of which `from` is k = 2 t.
+  /// A lane's elements of one column of B; `from` is the element k = 2 t.
   static __device__ b_type read_b(const T* from) {
     return {{*reinterpret_cast<const std::uint32_t*>(from), *reinterpret_cast<const std::uint32_t*>(from + 8)}};
   }
@@ -198,7 +198,7 @@ struct fragments {
     }
   }
 
-  /// Four numbers of a row of A, or a column of B, in two halves that are exact together: in rows, or columns, 0 and 1.
+  /// Four numbers of a row of A, or of a column of B, each as the sum of two numbers of T, in rows or columns 0 and 1.
   static __device__ a_type two_rows(const float (&x)[4]) {
     std::uint32_t halves[2];
     split(x, halves);
@@ -236,7 +236,7 @@ struct fragments {
           : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
   }
 
-  /// The same into a long sum.
+  /// C += A B where C is a sum of many products.
   static __device__ void add_product(float (&c)[4], const a_type& a, const b_type& b) { multiply(c, a, b); }
 
  private:
@@ -357,8 +357,7 @@ struct fragments<float> {
     }
   }
 
-  /// The same, added to C by itself: how the tensor cores round what they add up is not promised, and a sum may have thousands of
-  /// terms.
+  /// C += A B, with the addition outside the tensor cores: how these round is not promised, and a sum may have thousands of terms.
   static __device__ void add_product(float (&c)[4], const a_type& a, const b_type& b) {
     float product[4] = {};
     multiply(product, a, b);

@@ -1,31 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the gradient does besides products: through the norm, and from the products to the gates.
+// The kernels of the gradient beside its products: through the norm, and from the products to the gates.
 #pragma once
 
-#include <bila/backend/cuda/plan.hpp>
+#include <bila/backend/cuda/gaps.hpp>
+#include <bila/backend/cuda/padding.hpp>
+#include <bila/backend/cuda/states.hpp>
 
 namespace bila::inline v0_1::cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 inline constexpr int lanes_per_token = 8, tokens_per_group = 4;
 
-/// Sum over the lanes of a token.
+/// Sum over the eight lanes that share a token.
 __device__ inline float sum_of_token(float x) {
 #pragma unroll
   for (int reach = lanes_per_token / 2; reach > 0; reach /= 2) x += __shfl_xor_sync(0xffffffffu, x, reach, lanes_per_token);
   return x;
 }
 
-/// A token of a call, 8 lanes each; also those that only fill up their block.
+/// The token of an entry. `there` says whether there is one: entries are whole blocks, so some have no token.
 struct token_place {
   index_t n, h, t, entry;
   bool there;
 
   __device__ token_place(const sequences& s, index_t H, index_t number) : entry(number) {
-    const place at = s.find(number / block, H, block);
+    const place at = s.find(number / mma_rows, H, mma_rows);
     n = at.n;
     h = at.h;
-    t = at.unit * block + number % block;
+    t = at.unit * mma_rows + number % mma_rows;
     there = t < s.tokens(n);
   }
 };
@@ -44,15 +46,16 @@ struct norm_call {
   float* numerators;  // per entry; null: not wanted
 };
 
-/// Within what T can hold: a row whose sum is all but nothing has an all but endless slope, which then meets weights of zero.
+/// x, or the largest number of T. A row whose sum is all but zero has a slope that f16 cannot hold, and an infinite one would make
+/// NaN of the weights of zero that it is multiplied with.
 template <class T>
-__device__ float held_by(float x) {
+__device__ float clamp_to(float x) {
   if constexpr (std::is_same_v<T, f16>) return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
   return x;
 }
 
-/// dN_i = numerator dy_i, dZ_i (MATH.md 4.1). A group of lanes has four tokens of a block; where a lane has but 8 features of each,
-/// they are all on their way before the first is looked at.
+/// dN_i = numerator dy_i, dZ_i (MATH.md 4.1). A group of 8 lanes has four tokens of a block. Where a lane has 8 features of each at
+/// most, it loads all four tokens before it uses the first.
 template <class T, class Norm>
 BILA_KERNEL void pass_norm(const __grid_constant__ norm_call<T> c, const __grid_constant__ Norm norm, const index_t tokens) {
   const int lane = static_cast<int>(threadIdx.x) % lanes_per_token, width = static_cast<int>(c.dy.features());
@@ -61,7 +64,7 @@ BILA_KERNEL void pass_norm(const __grid_constant__ norm_call<T> c, const __grid_
     const token_place start(c.s, c.H, first);
     const index_t row = c.s.row(start.n), token = c.s.first(start.n) + start.t, left = c.s.tokens(start.n) - start.t;
     const int count = static_cast<int>(left < 0 ? 0 : left < tokens_per_group ? left : tokens_per_group);
-    const auto finish = [&](int i, float product, auto&& write) {
+    const auto epilogue = [&](int i, float product, auto&& write) {
       product = sum_of_token(product);
       const bool there = i < count;
       const float Z = there && c.row_sum.data != nullptr ? c.row_sum(row, start.h, token + i, 0) : 1.0f;
@@ -88,9 +91,9 @@ BILA_KERNEL void pass_norm(const __grid_constant__ norm_call<T> c, const __grid_
         dy[i].read(b);
 #pragma unroll
         for (int e = 0; e < 8; ++e) product += a[e] * b[e];
-        finish(i, product, [&](float numerator) {
+        epilogue(i, product, [&](float numerator) {
 #pragma unroll
-          for (int e = 0; e < 8; ++e) b[e] = held_by<T>(b[e] * numerator);
+          for (int e = 0; e < 8; ++e) b[e] = clamp_to<T>(b[e] * numerator);
           if (d < width) reinterpret_cast<eight<T>*>(&c.dN(row, start.h, token + i, d))->write(b);
         });
       }
@@ -99,16 +102,16 @@ BILA_KERNEL void pass_norm(const __grid_constant__ norm_call<T> c, const __grid_
         float product = 0;
         for (int d = lane; i < count && d < width; d += lanes_per_token)
           product += wide(c.y(row, start.h, token + i, d)) * wide(c.dy(row, start.h, token + i, d));
-        finish(i, product, [&](float numerator) {
+        epilogue(i, product, [&](float numerator) {
           for (int d = lane; d < width; d += lanes_per_token)
-            c.dN(row, start.h, token + i, d) = narrow<T>(held_by<T>(numerator * wide(c.dy(row, start.h, token + i, d))));
+            c.dN(row, start.h, token + i, d) = narrow<T>(clamp_to<T>(numerator * wide(c.dy(row, start.h, token + i, d))));
         });
       }
     }
   }
 }
 
-/// A token's part in the gradient of the diagonal's weight: (dN_i . v_i + dZ_i) (q_i . k_i), dN before it is rounded.
+/// A token's part in the gradient of the diagonal's weight: (dN_i . v_i + dZ_i) (q_i . k_i), with dN as it is before it is rounded.
 template <class T>
 BILA_KERNEL void weigh_own(const sequences s, const index_t H, const operand<T> q, const operand<T> k, const operand<T> v,
                            const tensor_view<const T> dy, const float* const numerators, const float* const dZ, float* const parts,
@@ -127,7 +130,7 @@ BILA_KERNEL void weigh_own(const sequences s, const index_t H, const operand<T> 
   }
 }
 
-/// Sum over a block of threads, in an order that does not depend on anything; thread 0 has it.
+/// Sum over a block of threads, always in the same order. Thread 0 gets it.
 __device__ inline double sum_of_block(double x) {
   __shared__ double parts[32];
 #pragma unroll
@@ -141,8 +144,8 @@ __device__ inline double sum_of_block(double x) {
   return x;
 }
 
-/// *to = sum of n numbers; one block of threads.
-template <int = 0>  // a template, so that every unit may have it
+/// *to = the sum of n numbers. The grid is one block of threads.
+template <int = 0>  // a template, so that several .cu files may define it
 BILA_KERNEL void add_up(const float* const x, const index_t n, double* const to) {
   double sum = 0;
   for (index_t i = threadIdx.x; i < n; i += blockDim.x) sum += x[i];
@@ -150,98 +153,113 @@ BILA_KERNEL void add_up(const float* const x, const index_t n, double* const to)
   if (threadIdx.x == 0) *to = sum;
 }
 
-/// What the walks found of the pairs that jump over a whole panel.
+/// The gradient of gaps by the pairs of tokens on the two sides of a whole tile, from the cross-tile terms that chunk_output wrote.
 template <class Exponent>
-struct panel_jumps {
+struct cross_tile_terms {
   const float* parts;  // null: there are none
-  index_t each;        // parts of a panel, each way
+  index_t each;        // parts of a tile, each direction
   gap_table<Exponent> gaps, swapped;
 
-  /// By which a way's gaps in and around a panel take part. What enters crosses the panel and the gap on its far side; of neither
-  /// is anything in the states and adjoints that the parts are of.
-  __device__ double decay(int way, index_t entry, index_t count, bool more_behind) const {
+  /// The decay of a tile's own gaps and of the gap on its far side. What enters a tile crosses these, and neither the states nor
+  /// the adjoints in `parts` contain them.
+  __device__ double decay(int way, index_t entry, index_t count, bool more_after) const {
     if (gaps.weights == nullptr) return 1;
     double log = 0;
-    for (index_t i = 0; i < count; i += block)
-      log += static_cast<double>(way == 0 ? gaps.block_sums[(entry + i) / block].forward
-                                          : gaps.block_sums[(entry + i) / block].backward);
+    for (index_t i = 0; i < count; i += mma_rows)
+      log += static_cast<double>(way == 0 ? gaps.block_sums[(entry + i) / mma_rows].forward
+                                          : gaps.block_sums[(entry + i) / mma_rows].backward);
     const double total = exp(log);
     if (way == 1) return total * *swapped.weight(read_forward, entry);
-    return more_behind ? total * *gaps.weight(read_forward, entry + count) : total;
+    return more_after ? total * *gaps.weight(read_forward, entry + count) : total;
   }
 
-  __device__ double operator()(index_t panel, int way, index_t entry, index_t count, bool more_behind) const {
+  __device__ double operator()(index_t tile, int way, index_t entry, index_t count, bool more_after) const {
     if (parts == nullptr) return 0;
     double sum = 0;
-    for (index_t i = 0; i < each; ++i) sum += parts[(panel * 2 + way) * each + i];
-    const double by = decay(way, entry, count, more_behind);
+    for (index_t i = 0; i < each; ++i) sum += parts[(tile * 2 + way) * each + i];
+    const double by = decay(way, entry, count, more_after);
     return by == 0 ? 0 : by * sum;
   }
 };
 
 struct gap_gradients {
   float *forward, *backward;  // per entry, of the gap before the token
-  float* borders;             // per sequence and head: of the gap before its first token forwards, behind its last backwards
+  float* borders;             // per sequence and head: of the gap before its first token forwards, after its last one backwards
 };
 
-/// From the parts of q . dq and k . dk to the gaps (MATH.md 4.4, a panel being the chunk); a warp has a panel.
+/// What a token adds to the gradient of the gaps of its tile, by direction: `upto` to those up to the gap before it, `after` to
+/// those after it. A token after a gap reads what comes from before the gap; what comes from before the tile is the same for all
+/// its gaps.
+struct token_terms {
+  double upto[2] = {}, after[2] = {};
+
+  __device__ void add(const float* q, const float* k) {
+    upto[0] += static_cast<double>(q[0]) - static_cast<double>(k[1]), after[0] += static_cast<double>(k[2]);
+    upto[1] += static_cast<double>(k[0]) - static_cast<double>(q[1]), after[1] += static_cast<double>(q[2]);
+  }
+};
+
+/// The dot products of rows that chunk_output and full_attention wrote, in all value tiles.
+struct row_dots {
+  const float *q, *k;  // of q . dq and k . dk, 3 per entry
+  index_t value_tiles, entries;
+
+  __device__ void add_to(token_terms& to, index_t entry) const {
+    const float *of_q = q + 3 * entry, *of_k = k + 3 * entry;
+    for (index_t tile = 0; tile < value_tiles; ++tile, of_q += 3 * entries, of_k += 3 * entries) to.add(of_q, of_k);
+  }
+};
+
+/// Sums over lanes: of `upto` from this lane to the last, of `after` from the first lane to this one.
+__device__ inline void scan_lanes(double& upto, double& after, int lane) {
+#pragma unroll
+  for (int reach = 1; reach < 32; reach *= 2) {
+    const double a = __shfl_down_sync(0xffffffffu, upto, reach), b = __shfl_up_sync(0xffffffffu, after, reach);
+    if (lane + reach < 32) upto += a;
+    if (lane >= reach) after += b;
+  }
+}
+
+/// From the parts of q . dq and k . dk to the gaps (MATH.md 4.4, local to a tile of `size` tokens). A warp has a tile, each lane a run
+/// of its tokens.
 template <class Exponent>
-BILA_KERNEL void spread_gaps(const sequences s, const index_t H, const index_t chunk, const float* const by_q,
-                             const float* const by_k, const index_t slices, const index_t entries,
-                             const panel_jumps<Exponent> jumps, const bool forward, const bool backward, const gap_gradients to,
-                             const index_t chunks) {
+BILA_KERNEL void gate_gradient_scan(const sequences s, const index_t H, const index_t size, const row_dots dots,
+                                    const cross_tile_terms<Exponent> cross, const bool forward, const bool backward,
+                                    const gap_gradients to, const index_t tiles) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  for (index_t number = thread_number() / 32; number < chunks; number += threads_in_grid() / 32) {
-    const place at = s.find(number, H, chunk);
-    const index_t first = at.unit * chunk, count = s.tokens(at.n);
+  for (index_t number = thread_number() / 32; number < tiles; number += threads_in_grid() / 32) {
+    const place at = s.find(number, H, size);
+    const index_t first = at.unit * size, count = s.tokens(at.n);
     if (first >= count) continue;
-    const index_t entry = s.first_entry(at.n, at.h, H) + first, n = count - first < chunk ? count - first : chunk;
-    const int count_here = static_cast<int>(n), each = (count_here + 31) / 32;
-    const int from = lane * each < count_here ? lane * each : count_here, end = from + each < count_here ? from + each : count_here;
-    // By way: what a token adds to the gaps up to its own, and to those behind it. Who stands behind a gap reads what comes from
-    // before it; from before the panel comes what the panel itself has not.
-    struct shares {
-      double later[2] = {}, earlier[2] = {};
-      __device__ void add(const float* q, const float* k) {
-        later[0] += static_cast<double>(q[0]) - static_cast<double>(k[1]), earlier[0] += static_cast<double>(k[2]);
-        later[1] += static_cast<double>(k[0]) - static_cast<double>(q[1]), earlier[1] += static_cast<double>(q[2]);
-      }
-    };
-    const auto of_token = [&](shares& to, int i) {
-      const float *q = by_q + 3 * (entry + i), *k = by_k + 3 * (entry + i);
-      for (index_t slice = 0; slice < slices; ++slice, q += 3 * entries, k += 3 * entries) to.add(q, k);
-    };
-    shares mine;
-    for (int i = from; i < end; ++i) of_token(mine, i);
+    const index_t entry = s.first_entry(at.n, at.h, H) + first, n = count - first < size ? count - first : size;
+    const int tokens = static_cast<int>(n), each = (tokens + 31) / 32;
+    const int from = lane * each < tokens ? lane * each : tokens, end = from + each < tokens ? from + each : tokens;
+    token_terms mine;
+    for (int i = from; i < end; ++i) dots.add_to(mine, entry + i);
 #pragma unroll
     for (int way = 0; way < 2; ++way) {
-      double later = mine.later[way], earlier = mine.earlier[way];
-#pragma unroll
-      for (int reach = 1; reach < 32; reach *= 2) {
-        const double a = __shfl_down_sync(0xffffffffu, later, reach), b = __shfl_up_sync(0xffffffffu, earlier, reach);
-        if (lane + reach < 32) later += a;
-        if (lane >= reach) earlier += b;
-      }
-      const double all_earlier = __shfl_sync(0xffffffffu, earlier, 31);
-      earlier -= mine.earlier[way];
+      double upto = mine.upto[way], after = mine.after[way];
+      scan_lanes(upto, after, lane);
+      const double all_after = __shfl_sync(0xffffffffu, after, 31);
+      after -= mine.after[way];
       const bool looks = way == 0 ? forward : backward;
-      const double jump = looks ? jumps(number, way, entry, n, first + n < count) : 0;
+      const double crossing = looks ? cross(number, way, entry, n, first + n < count) : 0;
       float* const out = (way == 0 ? to.forward : to.backward) + entry;
-      double rest = jump + later + earlier;  // of the gap before this lane's next token
+      double rest = crossing + upto + after;  // of the gap before this lane's next token
       for (int i = from; i < end; ++i) {
         out[i] = static_cast<float>(looks ? rest : 0);
-        shares own;
-        of_token(own, i);
-        rest += own.earlier[way] - own.later[way];
+        token_terms own;
+        dots.add_to(own, entry + i);
+        rest += own.after[way] - own.upto[way];
       }
       if (way == 0 && first == 0 && lane == 0) to.borders[2 * (at.n * H + at.h)] = out[0];
       if (way == 1 && first + n == count && lane == 0)
-        to.borders[2 * (at.n * H + at.h) + 1] = static_cast<float>(looks ? jump + all_earlier : 0);
+        to.borders[2 * (at.n * H + at.h) + 1] = static_cast<float>(looks ? crossing + all_after : 0);
     }
   }
 }
 
-/// A mask whose parameter's gradient a kernel can form.
+/// Masks whose parameter's gradient a kernel can compute, per token or per head.
 template <class Mask>
 concept pulls_back_tokens = requires(const Mask& mask, index_t t, double (*f)(index_t)) {
   mask.gradient_of(t, t, f, f);
@@ -251,7 +269,8 @@ concept pulls_back_heads = requires(const Mask& mask, double sum) {
   mask.gradient_of(sum, sum);
 };
 
-/// The gradient by gap u of a sequence; a decay of exactly zero passes nothing, nor does a border; h counts the mask's heads.
+/// The gradient of gap u of a sequence. It is zero at the sequence's ends and where the decay is exactly zero. h counts the mask's
+/// heads.
 template <class Mask>
 __device__ double live_gap(const sequences& s, const Mask& mask, const float* gaps, bool forward, index_t n, index_t h, index_t u) {
   if (u <= 0 || u >= s.tokens(n) || exp(gap_of(s, mask, forward, n, h, u)) == 0) return 0;
@@ -273,7 +292,7 @@ BILA_KERNEL void write_gap_gradients(const sequences s, const index_t H, const _
     if (log_forward.data != nullptr) log_forward(row, at.h, token, 0) = static_cast<float>(forward(at.t));
     if (log_backward.data != nullptr) log_backward(row, at.h, token, 0) = static_cast<float>(backward(at.t));
     if constexpr (pulls_back_tokens<Mask>)
-      if (log_decay.data != nullptr && at.h == own * sharing) {  // the first of the group adds up
+      if (log_decay.data != nullptr && at.h == own * sharing) {  // the first head of a group adds up all of them
         double sum = 0;
         for (index_t h = at.h; h < at.h + sharing; ++h) {
           const index_t start = s.first_entry(at.n, h, H);
@@ -292,7 +311,7 @@ BILA_KERNEL void write_gap_gradients(const sequences s, const index_t H, const _
 
 inline constexpr index_t gaps_per_part = 2048;
 
-/// The gradients of a head's gaps, both ways: sums over parts of its sequences, a block of threads each.
+/// The gradients of a head's gaps in both directions, summed over parts of its sequences; a block of threads has a part.
 template <class Mask>
 BILA_KERNEL void sum_gap_gradients(const sequences s, const index_t H, const __grid_constant__ Mask mask, const gap_gradients from,
                                    double* const sums, const index_t parts) {
@@ -310,7 +329,7 @@ BILA_KERNEL void sum_gap_gradients(const sequences s, const index_t H, const __g
   }
 }
 
-/// A block of threads has a head of the mask, and adds up its parts in all sequences.
+/// A block of threads adds up the parts of a head of the mask in all sequences.
 template <class Mask>
 BILA_KERNEL void write_head_gradients(const sequences s, const index_t H, const __grid_constant__ Mask mask,
                                       const double* const sums, const tensor_view<float> log_decay) {
@@ -331,20 +350,20 @@ BILA_KERNEL void write_head_gradients(const sequences s, const index_t H, const 
   }
 }
 
-/// A state's gradient crosses the gap by which the state entered.
-template <int = 0>  // a template, so that every unit may have it
+/// Multiplies the gradient of an initial state by the decay of the gap through which the state entered.
+template <int = 0>  // a template, so that several .cu files may define it
 BILA_KERNEL void decay_state(const sequences s, const tensor_view<float> x, const tensor_view<const float> log_decay) {
   const index_t per_head = x.length() * x.features(), tasks = x.batches() * x.heads() * per_head;
   for (index_t i = thread_number(); i < tasks; i += threads_in_grid()) {
     const index_t n = i / per_head / x.heads(), h = i / per_head % x.heads();
-    if (s.tokens(n) == 0) continue;  // it passed through
+    if (s.tokens(n) == 0) continue;  // the state passed through without a decay
     float& value = x(n, h, i % per_head / x.features(), i % x.features());
     const float factor = static_cast<float>(exp(fmin(0.0, border_gaps::at(log_decay, n, h))));
     value = factor == 0 ? 0 : value * factor;
   }
 }
 
-/// Adds up the heads that share a head of an input; zeros at padding.
+/// Adds up the heads that share a head of an input, and writes zeros at padding.
 template <class T>
 BILA_KERNEL void add_heads(const sequences s, const tensor_view<const float> x, const tensor_view<T> to, const bool ragged) {
   const index_t share = x.heads() / to.heads(), per_row = to.heads() * to.length() * to.features(), tasks = to.batches() * per_row;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA backend: which stream, whose memory; how a kernel is launched, and what is said when CUDA refuses.
+// The CUDA backend: the stream and the workspace of a call, how a kernel is launched, and the errors that CUDA reports.
 #pragma once
 
 #if !defined(__CUDACC__)
@@ -19,7 +19,7 @@
 
 namespace bila::inline v0_1::cuda {
 
-/// Runs a call on a GPU: work is put on the stream and nothing waits for it, so that a CUDA graph may capture it.
+/// Runs a call on a GPU. The work is put on the stream and nothing waits for it, so a CUDA graph may capture it.
 struct on {
   cudaStream_t stream = nullptr;
   std::span<std::byte> workspace = {};  // device memory, at least workspace_bytes(...); not shared by calls that overlap in time
@@ -28,14 +28,14 @@ struct on {
 namespace detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// What CUDA has to say, or nothing. What is said here does not stay behind for the caller's next question.
+/// CUDA's error, or nothing. It is cleared, so that the caller's next cudaGetLastError does not report it.
 inline complaint complaint_of(cudaError_t status, const char* doing) {
   if (status == cudaSuccess) return {};
   static_cast<void>(cudaGetLastError());
   return sentence("cuda: ", doing, ": ", cudaGetErrorString(status));
 }
 
-/// The tensor cores' bf16 and the asynchronous copies are there from sm_80 on.
+/// The kernels use bf16 on tensor cores and asynchronous copies, which sm_80 brought.
 inline complaint check_device() {
   int device = 0, major_number = 0, minor_number = 0;
   complaint wrong = complaint_of(cudaGetDevice(&device), "looking for a device");
@@ -48,24 +48,33 @@ inline complaint check_device() {
   return wrong;
 }
 
-/// Launches kernels one after the other on a stream, until one is refused: the first refusal is kept.
+/// The grid of a kernel. Without blocks the kernel is not launched.
+struct grid {
+  index_t blocks = 0;  // of threads, one for each piece of work
+  int threads = 0;     // of a block
+  std::size_t shared_bytes = 0;
+};
+
+/// A grid with a thread for each task, for small kernels.
+inline grid grid_of_tasks(index_t tasks) { return {(tasks + 255) / 256, 256}; }
+
+/// Launches kernels one after the other on a stream. After the first error it launches nothing and keeps the error.
 class launcher {
  public:
   explicit launcher(cudaStream_t stream) : stream_(stream) {}
 
-  /// `blocks` is how many there is work for; a kernel walks on by the grid's size if that is more than a grid can have.
+  /// Kernels loop over their work by the grid's size, for there may be more work than a grid can have blocks.
   template <class... Parameters, class... Arguments>
-  void operator()(const char* name, void (*kernel)(Parameters...), index_t blocks, int threads, std::size_t shared_bytes,
-                  const Arguments&... arguments) {
-    if (blocks <= 0 || !wrong_.empty()) return;
-    if (shared_bytes > 40 * 1024)  // 48 KB, with what a kernel names itself, need no leave
+  void operator()(const char* name, void (*kernel)(Parameters...), const grid& size, const Arguments&... arguments) {
+    if (size.blocks <= 0 || !wrong_.empty()) return;
+    if (size.shared_bytes > 40 * 1024)  // up to 48 KB, static shared memory included, need no attribute
       wrong_ = complaint_of(
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)), name);
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(size.shared_bytes)), name);
     if (!wrong_.empty()) return;
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>((std::min)(blocks, largest_grid)));
-    config.blockDim = dim3(static_cast<unsigned>(threads));
-    config.dynamicSmemBytes = shared_bytes;
+    config.gridDim = dim3(static_cast<unsigned>((std::min)(size.blocks, largest_grid)));
+    config.blockDim = dim3(static_cast<unsigned>(size.threads));
+    config.dynamicSmemBytes = size.shared_bytes;
     config.stream = stream_;
     wrong_ = complaint_of(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), name);
   }
@@ -78,7 +87,7 @@ class launcher {
   complaint wrong_;
 };
 
-/// Rows that lie so that 16 bytes can be copied at once.
+/// Whether all rows of a tensor can be copied 16 bytes at once.
 template <class T>
 bool has_fast_rows(const tensor_view<T>& x) {
   constexpr index_t vector = 16 / static_cast<index_t>(sizeof(T));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small kernels around the big ones: zeros at padding, copies of views.
+// Small kernels: zeros at padding, copies of views.
 #pragma once
 
 #include <bila/backend/cuda/fragment.hpp>
@@ -8,14 +8,17 @@
 namespace bila::inline v0_1::cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-inline constexpr int threads_of_small = 256;
-inline index_t blocks_for(index_t tasks) { return (tasks + threads_of_small - 1) / threads_of_small; }
+/// How many numbers a view has.
+template <class T>
+index_t numbers_of(const tensor_view<T>& x) {
+  return x.batches() * x.heads() * x.length() * x.features();
+}
 
-/// The number of a thread in its grid, and how many there are.
+/// The number of this thread in its grid, and the number of threads there.
 __device__ inline index_t thread_number() { return static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ inline index_t threads_in_grid() { return static_cast<index_t>(gridDim.x) * blockDim.x; }
 
-/// Zeros at the tokens that a batch row does not have; its heads may be fewer than the output's.
+/// Writes zeros at the padding of each batch row. x may have fewer heads than the output.
 template <class T>
 BILA_KERNEL void clear_padding(const sequences s, const tensor_view<T> x) {
   const index_t per_row = x.heads() * x.length() * x.features(), tasks = per_row * x.batches();
@@ -25,7 +28,7 @@ BILA_KERNEL void clear_padding(const sequences s, const tensor_view<T> x) {
   }
 }
 
-/// Zeros everywhere.
+/// Writes zeros everywhere.
 template <class T>
 BILA_KERNEL void clear_view(const tensor_view<T> x) {
   const index_t tasks = x.batches() * x.heads() * x.length() * x.features();
@@ -35,7 +38,7 @@ BILA_KERNEL void clear_view(const tensor_view<T> x) {
 }
 
 /// Copies x to contiguous memory.
-template <int = 0>  // a template, so that every unit may have it
+template <int = 0>  // a template, so that several .cu files may define it
 BILA_KERNEL void gather_view(const tensor_view<const float> x, float* const to) {
   const index_t tasks = x.batches() * x.heads() * x.length() * x.features();
   for (index_t i = thread_number(); i < tasks; i += threads_in_grid())

@@ -1,55 +1,149 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a call is laid out: which kernels, in which workspace. The same code counts the bytes and hands out the memory.
+// What a call will do, worked out on the host: the algorithm, where arrays lie in the workspace, the grids of kernels. Plans are
+// data: nothing here launches a kernel or needs a device.
 #pragma once
 
-#include <bila/backend/cuda/padding.hpp>
-#include <bila/backend/cuda/product.hpp>
+#include <bila/backend/cuda/chunk_output.hpp>
+#include <bila/backend/cuda/full_attention.hpp>
+#include <bila/backend/cuda/global_state.hpp>
 #include <bila/backend/cuda/recurrent.hpp>
-#include <bila/backend/cuda/single_state.hpp>
-#include <bila/backend/cuda/walk.hpp>
 #include <bila/call/inputs.hpp>
+#include <bila/form/automatic.hpp>
+#include <bila/form/chunkwise.hpp>
+#include <bila/form/full.hpp>
+#include <bila/form/recurrent.hpp>
+#include <bila/kernel/arena.hpp>
 
 #include <type_traits>
 
 namespace bila::inline v0_1::cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// Hands out aligned device memory, or, without any, only counts.
-class workspace {
- public:
-  explicit workspace(std::byte* memory = nullptr) : memory_(memory) {
-    if (memory != nullptr) used_ = (alignment - reinterpret_cast<std::uintptr_t>(memory) % alignment) % alignment;
-  }
+/// Arrays in the workspace start at multiples of so many bytes.
+inline constexpr std::size_t workspace_alignment = 256;
 
-  template <class X>
-  X* take(index_t n) {
-    X* const result = memory_ == nullptr ? nullptr : reinterpret_cast<X*>(memory_ + used_);
-    used_ += (static_cast<std::size_t>(n) * sizeof(X) + alignment - 1) / alignment * alignment;
-    return result;
-  }
+/// The first aligned byte of a caller's workspace, which may start anywhere.
+inline std::byte* aligned(std::byte* memory) {
+  return memory + (workspace_alignment - reinterpret_cast<std::uintptr_t>(memory) % workspace_alignment) % workspace_alignment;
+}
 
-  /// Bytes that a caller must bring, wherever they start; none is none.
-  std::size_t bytes() const { return used_ == 0 ? 0 : used_ + alignment; }
+/// The bytes that a caller has to bring, so that an aligned address is among the first ones.
+inline std::size_t bytes_for(const kernel::arena& counted) {
+  return counted.used() == 0 ? 0 : counted.used() + workspace_alignment;
+}
 
- private:
-  static constexpr std::size_t alignment = 256;
-  std::byte* memory_;
-  std::size_t used_ = 0;
+/// An array in the workspace: where it starts, from its first aligned byte on, and how many bytes it has.
+template <class X>
+struct region {
+  std::size_t offset = 0, bytes = 0;
+  bool used = false;
+
+  X* in(std::byte* workspace) const { return used ? reinterpret_cast<X*>(workspace + offset) : nullptr; }
 };
 
-enum class way_of_working { full, recurrent, chunks, one_state };
+/// Reserves the next n numbers of the workspace, if they are wanted.
+template <class X>
+region<X> reserve(kernel::arena& counted, index_t n, bool wanted = true) {
+  if (!wanted) return {};
+  const region<X> result{counted.used(), static_cast<std::size_t>(n) * sizeof(X), true};
+  counted.take((result.bytes + workspace_alignment - 1) / workspace_alignment * workspace_alignment);
+  return result;
+}
 
-struct working {
-  way_of_working way;
+/// The sequences of a call.
+struct sequence_plan {
+  sequences all;   // without the table
+  bool ragged;     // whether the device needs a table
+  index_t blocks;  // blocks of 16 tokens of all sequences, if ragged
+  index_t longest;
+  region<index_t> table;
+
+  index_t units(index_t size) const {
+    if (!ragged) return all.count * ((all.L + size - 1) / size);
+    return blocks * mma_rows / size + all.count;
+  }
+  index_t entries(index_t H) const { return units(mma_rows) * mma_rows * H; }
+
+  sequences in(std::byte* workspace) const { return {table.in(workspace), all.count, all.L, all.packed}; }
+};
+
+template <class T>
+sequence_plan plan_sequences(const inputs<T>& in, const geometry& size, kernel::arena& counted) {
+  const segments pieces = segments_of(in, size);
+  const bool packed = !in.offsets.empty(), ragged = packed || !in.lengths.empty();
+  const index_t count = packed ? pieces.count() : size.B;
+  sequence_plan plan{{nullptr, count, size.L, packed}, ragged, 0, ragged || count == 0 ? 0 : size.L, {}};
+  if (!ragged) return plan;
+  for (index_t n = 0; n < count; ++n) {
+    const index_t tokens = (packed ? pieces(0, n) : pieces(n, 0)).count;
+    plan.blocks += (tokens + mma_rows - 1) / mma_rows;
+    plan.longest = (std::max)(plan.longest, tokens);
+  }
+  plan.table = reserve<index_t>(counted, 3 * (count + 1));
+  return plan;
+}
+
+/// The ways to compute a call.
+enum class algorithm { full, recurrent, chunkwise, global_state };
+
+struct choice {
+  cuda::detail::algorithm algorithm;
   index_t chunk;  // tokens; 0 where there are none
 };
 
-/// Chunks are whole panels of every tile, and no longer than what a float sum holds to 1e-5 where equal terms round the same way: a
-/// state is carried through one in float.
+/// What the choice depends on besides the form.
+struct demand {
+  bool use_global_state;  // whether all rows may read one state: no gaps, both directions, diagonal 1, and no other state
+  bool has_states;        // whether a state is given or asked for
+  index_t longest;        // tokens of the longest sequence, of queries or of keys
+};
+
+/// Chunks are multiples of 128 tokens, so that they are whole tiles. They have 2048 tokens at most, because a state is carried
+/// through a chunk in float, whose sum of equal terms holds 1e-5 up to there.
 inline index_t chunk_of(index_t size) { return ((std::clamp)(size, index_t{1}, index_t{2048}) + 127) / 128 * 128; }
 
-/// Tokens of a chunk where all have one state; what is no longer is summed up where it is read.
-inline constexpr index_t one_state_chunk = 512;
+/// Tokens of a chunk of the global state. A shorter sequence is summed up by the kernel that reads the state.
+inline constexpr index_t global_state_chunk = 512;
+
+/// The log decays by which initial states enter.
+template <class T>
+border_gaps borders_of(const inputs<T>& in) {
+  return {in.initial_forward.log_decay, in.initial_backward.log_decay};
+}
+
+/// longest: of the queries' sequences. of_gaps: whether the gaps' gradient is asked for.
+template <class Mask, class T>
+demand demand_of(const inputs<T>& in, const geometry& size, index_t longest, bool has_states, bool of_gaps) {
+  const bool unmasked = Mask::gaps == gap::none && in.direction == direction::both && in.diagonal == 1;
+  return {unmasked && !has_states && !of_gaps, has_states, (std::max)(longest, size.Lk)};
+}
+
+template <class Tiles>
+choice choose(const form::full&, const demand&) {
+  return {algorithm::full, 0};
+}
+template <class Tiles>
+choice choose(const form::recurrent&, const demand& of) {
+  if (of.use_global_state) return {algorithm::global_state, global_state_chunk};
+  return {algorithm::recurrent, 0};
+}
+template <class Tiles>
+choice choose(const form::chunkwise& form, const demand& of) {
+  if (of.use_global_state) return {algorithm::global_state, global_state_chunk};
+  return {algorithm::chunkwise, chunk_of(form.size > 0 ? form.size : Tiles::chunk)};
+}
+template <class Tiles>
+choice choose(const form::automatic&, const demand& of) {
+  if (!of.has_states && of.longest < (of.use_global_state ? Tiles::shortest_global_state : Tiles::shortest_linear))
+    return {algorithm::full, 0};
+  return choose<Tiles>(form::chunkwise{Tiles::chunk}, of);
+}
+
+/// Whether chunks are summed up by a kernel of their own. A single chunk without initial and final states needs no sum.
+inline bool needs_chunk_states(const choice& chosen, const demand& of) {
+  if (chosen.algorithm != algorithm::chunkwise && chosen.algorithm != algorithm::global_state) return false;
+  return of.has_states || of.longest > chosen.chunk;
+}
 
 /// The head size that a kernel is compiled for.
 template <class Tiles>
@@ -67,96 +161,87 @@ void with_width(index_t width, const F& f) {
   f(std::integral_constant<int, D>{});
 }
 
-/// Sequences as the device sees them; the table, if lengths differ, takes memory.
 template <class T>
-sequence_plan plan_sequences(const inputs<T>& in, const geometry& size, workspace& memory) {
-  const segments pieces = segments_of(in, size);
-  const index_t count = in.offsets.empty() ? size.B : pieces.count();
-  sequence_plan plan{{nullptr, count, size.L, !in.offsets.empty()}, !in.offsets.empty() || !in.lengths.empty(), nullptr, 0};
-  if (!plan.ragged) return plan;
-  for (index_t n = 0; n < count; ++n) plan.blocks += ((in.offsets.empty() ? pieces(n, 0) : pieces(0, n)).count + block - 1) / block;
-  plan.on_device.table = plan.table = memory.template take<index_t>(3 * (count + 1));
-  return plan;
-}
+struct gap_plan {
+  region<float> weights;
+  index_t entries = 0;
+  region<both_ways<exponent<T>>> sums, block_sums;
 
-template <class T>
-gap_table<exponent<T>> plan_gaps(const sequence_plan& s, index_t H, workspace& memory) {
-  const index_t entries = s.entries(H);
-  return {memory.take<float>(weight_kinds * entries), entries, memory.take<both_ways<exponent<T>>>(entries),
-          memory.take<both_ways<exponent<T>>>(entries / block)};
-}
-
-template <class T>
-state_table<T> plan_states(index_t chunks, index_t D, workspace& memory) {
-  return {memory.take<T>(2 * chunks * D * D), memory.take<float>(2 * chunks * D), memory.take<float>(2 * chunks),
-          memory.take<float>(2 * chunks), memory.take<float2>(2 * chunks)};
-}
-
-/// How the walk stores states: of which panels, in how many slices, in how many bytes each.
-struct stored_plan {
-  index_t panel, slices, bytes;
+  gap_table<exponent<T>> in(std::byte* workspace) const {
+    return {weights.in(workspace), entries, sums.in(workspace), block_sums.in(workspace)};
+  }
 };
-template <class Tiles, class T, class Finish>
+
+template <class T>
+gap_plan<T> plan_gaps(index_t entries, kernel::arena& counted, bool wanted) {
+  if (!wanted) return {};
+  return {reserve<float>(counted, weight_kinds * entries), entries, reserve<both_ways<exponent<T>>>(counted, entries),
+          reserve<both_ways<exponent<T>>>(counted, entries / mma_rows)};
+}
+
+template <class T>
+struct state_plan {
+  region<T> S;
+  region<float> z, unit, weight;
+  region<float2> total;
+
+  state_table<T> in(std::byte* workspace) const {
+    return {S.in(workspace), z.in(workspace), unit.in(workspace), weight.in(workspace), total.in(workspace)};
+  }
+};
+
+template <class T>
+state_plan<T> plan_states(index_t chunks, index_t D, kernel::arena& counted, bool wanted) {
+  if (!wanted) return {};
+  return {reserve<T>(counted, 2 * chunks * D * D), reserve<float>(counted, 2 * chunks * D), reserve<float>(counted, 2 * chunks),
+          reserve<float>(counted, 2 * chunks), reserve<float2>(counted, 2 * chunks)};
+}
+
+/// How chunk_output stores states: for each tile of so many tokens, in how many value tiles, of how many bytes.
+struct stored_plan {
+  index_t kv_tile, value_tiles, bytes;
+};
+template <class Tiles, class T, class Epilogue>
 stored_plan plan_stored(index_t width) {
   stored_plan result{};
   with_width<Tiles>(width, [&](auto D) {
-    using memory = walk_memory<T, D.value, Tiles, Finish>;
-    result = {memory::Tile.panel, memory::slices, static_cast<index_t>(sizeof(typename memory::state))};
+    using memory = chunk_output_memory<T, D.value, Tiles, Epilogue>;
+    result = {memory::Tile.kv_tile, memory::value_tiles, static_cast<index_t>(sizeof(typename memory::state))};
   });
   return result;
 }
 
-template <class T>
-operand<T> operand_of(const tensor_view<const T>& x, index_t H) {
-  return {x, x.heads() == 0 ? 1 : H / x.heads(), has_fast_rows(x)};
-}
-
-template <class Exponent, class Mask>
-void launch_gaps(launcher& launch, const sequence_plan& s, index_t H, const Mask& mask, const border_gaps& borders,
-                 const gap_table<Exponent>& to, const gap_table<Exponent>& swapped) {
-  const index_t blocks = s.units(block) * H;
-  launch("weigh_gaps", weigh_gaps<Exponent, Mask>, (blocks + 15) / 16, 256, 0, s.on_device, H, blocks, mask, borders, to, swapped);
-}
-
-template <int D, class Tiles, class T>
-void launch_summary(launcher& launch, const sequence_plan& s, const summary_call<T>& call) {
-  using memory = summary_memory<T, D, Tiles>;
-  const index_t tasks = s.units(call.chunk) * call.H * memory::slices;
-  launch("sum_chunks", sum_chunks<T, D, Tiles>, tasks, memory::threads, sizeof(memory), call, tasks);
-}
-
-/// longest: the tokens of the longest sequence.
-template <int D, class T>
-void launch_scan(launcher& launch, const scan_call<T>& call, index_t longest) {
-  const index_t tasks = call.s.count * call.H * (call.one_state ? 1 : 2) * (D * D / 8 + D / 8);
-  launch("scan_chunks", longest > call.chunk * chunks_at_once<T> ? scan_chunks<T, D, true> : scan_chunks<T, D, false>,
-         (tasks + 127) / 128, 128, 0, call, tasks);
-}
-
-template <int D, class Tiles, class Finish, class T>
-void launch_product(launcher& launch, const sequence_plan& s, const product_call<T>& call, const Finish& finish) {
-  using memory = product_memory<T, D, Tiles, Finish>;
-  const index_t tasks = s.units(memory::rows) * call.H;
-  launch("multiply", multiply<T, D, Tiles, Finish>, tasks, memory::threads, sizeof(memory), call, finish, tasks);
-}
-
-template <int D, class Tiles, class Finish, class T>
-void launch_walk(launcher& launch, const sequence_plan& s, const walk_call<T>& call, const Finish& finish) {
-  using memory = walk_memory<T, D, Tiles, Finish>;
-  const index_t tasks = s.units(call.product.chunk) * call.product.H * memory::slices;
-  launch("walk", walk<T, D, Tiles, Finish>, tasks, memory::threads, sizeof(memory), call, finish, tasks);
-}
-
-/// Whether a product and its mirror are had at once: where a row is whole, and registers are left for both.
+/// Whether a product and its dual are computed by one kernel: where value tiles are whole rows, and registers suffice for both.
 template <class T, int D, class Tiles>
-inline constexpr bool mirrors =
-    sizeof(T) == 2 && walk_memory<T, D, Tiles, as_it_is>::slices == 1 && read_memory<T, D, Tiles, as_it_is>::slices == 1;
+inline constexpr bool computes_dual = sizeof(T) == 2 && chunk_output_memory<T, D, Tiles, epilogue::store<T>>::value_tiles == 1 &&
+                                      global_state_memory<T, D, Tiles, epilogue::store<T>>::value_tiles == 1;
 
-template <int D, class Tiles, class Finish, class T>
-void launch_read(launcher& launch, const sequence_plan& s, const read_call<T>& call, const Finish& finish) {
-  using memory = read_memory<T, D, Tiles, Finish>;
-  const index_t tasks = s.units(memory::rows_per_task) * call.product.H * memory::slices;
-  launch("read_state", read_state<T, D, Tiles, Finish>, tasks, memory::threads, sizeof(memory), call, finish, tasks);
+/// Grids follow from the tiles that kernels are compiled for.
+inline grid grid_of_gap_weights(const sequence_plan& s, index_t H) { return {(s.units(mma_rows) * H + 15) / 16, 256}; }
+template <class T, int D, class Tiles>
+grid grid_of_chunk_states(const sequence_plan& s, index_t H, index_t chunk) {
+  using memory = chunk_states_memory<T, D, Tiles>;
+  return {s.units(chunk) * H * memory::value_tiles, memory::threads, sizeof(memory)};
+}
+/// How many threads a scan has.
+template <int D>
+index_t tasks_of_scan(const sequence_plan& s, index_t H, bool global_state) {
+  return s.all.count * H * (global_state ? 1 : 2) * (D * D / 8 + D / 8);
+}
+inline grid grid_of_scan(index_t tasks) { return {(tasks + 127) / 128, 128}; }
+/// The grid of the kernel that writes rows.
+template <class T, int D, class Tiles, class Epilogue>
+grid grid_of_rows(const sequence_plan& s, index_t H, const choice& chosen) {
+  if (chosen.algorithm == algorithm::chunkwise) {
+    using memory = chunk_output_memory<T, D, Tiles, Epilogue>;
+    return {s.units(chosen.chunk) * H * memory::value_tiles, memory::threads, sizeof(memory)};
+  }
+  if (chosen.algorithm == algorithm::global_state) {
+    using memory = global_state_memory<T, D, Tiles, Epilogue>;
+    return {s.units(memory::rows_per_task) * H * memory::value_tiles, memory::threads, sizeof(memory)};
+  }
+  using memory = full_attention_memory<T, D, Tiles, Epilogue>;
+  return {s.units(memory::rows) * H, memory::threads, sizeof(memory)};
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES

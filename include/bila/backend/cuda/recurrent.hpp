@@ -1,38 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recurrent form: token by token, the state in registers; for streaming, and where memory is short. One sweep per direction,
-// the second adds to the first and normalises.
+// The recurrent form: token by token, with the state in registers; for streaming, and where memory is short. There is one scan per
+// direction. Of two scans the first stores its partial rows; the second adds them to its own and normalises.
 #pragma once
 
 #include <bila/backend/cuda/fragment.hpp>
 #include <bila/backend/cuda/gaps.hpp>
-#include <bila/backend/cuda/states.hpp>
+#include <bila/backend/cuda/scan_states.hpp>
 
 namespace bila::inline v0_1::cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 template <class T>
-struct sweep_call {
+struct recurrent_scan_call {
   sequences s;
   index_t H;
   operand<T> q, k, v;
   const double* decays;  // per entry: of the gap by which the state comes to the token
   end_state<const float> initial;
   end_state<float> final;
-  float* partial;  // (tokens, Dv + 1) of each row and head, [row, H, L]: what the other sweep found
-  bool forward, adds, finishes;
+  float* partial_rows;                 // (tokens, Dv + 1) of each batch row and head, [row, H, L]: the rows of the first scan
+  bool forward, has_partial, is_last;  // is_last: of two scans or the only one; it adds the diagonal and normalises
   float diagonal, scale;
   tensor_view<T> y;
   tensor_view<float> row_sum;
 };
 
-/// The decays of a call's gaps, in double: crossed on the way to each token.
+/// Writes, in double, the decay of the gap that the state crosses on its way to each token.
 template <class Mask>
 BILA_KERNEL void write_decays(const sequences s, const index_t H, const __grid_constant__ Mask mask, const border_gaps borders,
                               const bool forward, double* const to, const index_t entries) {
   for (index_t i = static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < entries;
        i += static_cast<index_t>(gridDim.x) * blockDim.x) {
-    const place at = s.find(i / block, H, block);
-    const index_t t = at.unit * block + i % block, gap = forward ? t : t + 1, count = s.tokens(at.n);
+    const place at = s.find(i / mma_rows, H, mma_rows);
+    const index_t t = at.unit * mma_rows + i % mma_rows, gap = forward ? t : t + 1, count = s.tokens(at.n);
     if (t >= count) continue;
     const bool border = forward ? gap == 0 : gap == count;
     to[i] = exp(border ? border_gaps::at(forward ? borders.before : borders.after, at.n, at.h)
@@ -40,150 +40,230 @@ BILA_KERNEL void write_decays(const sequences s, const index_t H, const __grid_c
   }
 }
 
-/// A block of threads has 32 columns of a state and its row sums, 8 lanes a column.
-///
-/// A float state multiplied by 1 - 2^-24 at every token drifts, so the decay is held back in double and the state settled when it
-/// falls below one half: the state is held times what the registers have. A float sum of a million equal terms drifts too, so what
-/// a few blocks of tokens add is summed up on its own, and what is lost where it joins the state goes to what the next ones add.
-template <class T, int D, class Norm>
-BILA_KERNEL void __launch_bounds__(288, D <= 64 ? 4 : 1)
-    sweep(const __grid_constant__ sweep_call<T> c, const __grid_constant__ Norm norm, const index_t slices, const index_t tasks) {
-  constexpr int columns = 32, parts = 8, per_lane = D / parts;
+/// A block of threads has so many columns of a state and its row sums, which are one column more, and so many lanes for a column.
+inline constexpr int recurrent_columns = 32, recurrent_lanes = 8;
+inline constexpr int recurrent_threads = ((recurrent_columns + 1) * recurrent_lanes + 31) / 32 * 32;
+
+inline index_t recurrent_value_tiles(index_t Dv) { return (Dv + recurrent_columns - 1) / recurrent_columns; }
+
+template <int D>
+struct recurrent_scan_memory {
+  static constexpr int columns = recurrent_columns, per_lane = D / recurrent_lanes;
   static_assert(per_lane % 4 == 0);
-  __shared__ __align__(16) float q[block][D], k[block][D];
-  __shared__ float v[block][columns + 1], N[block][columns + 1], own[block];
-  __shared__ double decay[block];
-  const int column = static_cast<int>(threadIdx.x) / parts, part = static_cast<int>(threadIdx.x) % parts;  // column 32: row sums
-  const bool works = column <= columns;
-  const auto feature = [&](int j) { return j / 4 * 4 * parts + part * 4 + j % 4; };  // a lane has four neighbours at a time
-  const unsigned lanes = 0xffu << (threadIdx.x % 32 / parts * parts);  // those of this column: the last warp has but one
+  alignas(16) float q[mma_rows][D], k[mma_rows][D];
+  float v[mma_rows][columns + 1], N[mma_rows][columns + 1], own[mma_rows];  // own: diagonal q_i . k_i
+  double decay[mma_rows];
+};
 
-  for (index_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-    const int first_column = static_cast<int>(task % slices) * columns;
-    const index_t h = task / slices % c.H, n = task / slices / c.H;
-    const index_t row = c.s.row(n), token = c.s.first(n), count = c.s.tokens(n);
-    const index_t Dk = c.q.x.features(), Dv = c.v.x.features();
-    const int d_v = first_column + column;
-    const bool is_sum = column == columns, is_mine = is_sum || d_v < Dv;
-    const auto partial = [&](index_t t, int at) -> float& {
-      return c.partial[(((row * c.H + h) * c.y.length()) + token + t) * (Dv + 1) + (at == columns ? Dv : first_column + at)];
-    };
+/// One direction of one sequence and head.
+///
+/// A float state multiplied by 1 - 2^-24 at every token drifts, so the decay is kept pending in double and applied to the state
+/// when it falls below one half: the state is pending_decay times what the registers hold. A float sum of a million equal terms
+/// drifts too; so what a few blocks of tokens add is summed up on its own, in `fresh`, and what is lost where it joins the state is
+/// added to the next sum.
+template <class T, int D, class Norm>
+class recurrent_pass {
+  using memory = recurrent_scan_memory<D>;
+  static constexpr int columns = recurrent_columns, parts = recurrent_lanes, threads = recurrent_threads;
+  static constexpr int per_lane = memory::per_lane;
 
-    float S[per_lane], fresh[per_lane] = {};
-    double held = 1;
-#pragma unroll
-    for (int i = 0; i < per_lane; ++i) {
-      const int d = feature(i);
-      S[i] = 0;
-      if (works && d < Dk && is_mine) {
-        if (is_sum && c.initial.z.data != nullptr) S[i] = c.initial.z(n, h, d, 0);
-        if (!is_sum && c.initial.S.data != nullptr) S[i] = c.initial.S(n, h, d, d_v);
-      }
-    }
+ public:
+  __device__ __forceinline__ recurrent_pass(const recurrent_scan_call<T>& call, const Norm& norm, memory& shared, index_t n,
+                                            index_t h, int first_column)
+      : c_(call),
+        norm_(norm),
+        shared_(shared),
+        n_(n),
+        h_(h),
+        first_column_(first_column),
+        row_(call.s.row(n)),
+        token_(call.s.first(n)),
+        count_(call.s.tokens(n)),
+        Dk_(call.q.x.features()),
+        Dv_(call.v.x.features()),
+        column_(static_cast<int>(threadIdx.x) / parts),
+        part_(static_cast<int>(threadIdx.x) % parts) {}
 
-    const index_t blocks = (count + block - 1) / block;
+  __device__ __forceinline__ void run() {
+    load_initial_state();
+    const index_t blocks = (count_ + mma_rows - 1) / mma_rows;
     for (index_t step = 0; step < blocks; ++step) {
-      const index_t first = (c.forward ? step : blocks - 1 - step) * block;
-      const int there = static_cast<int>(count - first < block ? count - first : block);
+      const index_t first = (c_.forward ? step : blocks - 1 - step) * mma_rows;
+      const int tokens = static_cast<int>(count_ - first < mma_rows ? count_ - first : mma_rows);
       __syncthreads();
-      const rows<const T> qs = c.q.tokens(row, h, token + first, there), ks = c.k.tokens(row, h, token + first, there),
-                          vs = c.v.tokens(row, h, token + first, there);
-      for (int i = static_cast<int>(threadIdx.x); i < there * D; i += 288) {
-        const int r = i / D, d = i % D;
-        q[r][d] = d < Dk ? wide(qs(r, d)) : 0;
-        k[r][d] = d < Dk ? wide(ks(r, d)) : 0;
-      }
-      for (int i = static_cast<int>(threadIdx.x); i < there * columns; i += 288) {
-        const int r = i / columns, d = i % columns;
-        v[r][d] = first_column + d < Dv ? wide(vs(r, first_column + d)) : 0;
-      }
-      if (threadIdx.x < there) {
-        v[threadIdx.x][columns] = 1;
-        decay[threadIdx.x] = c.decays == nullptr ? 1 : c.decays[c.s.first_entry(n, h, c.H) + first + threadIdx.x];
-      }
+      load_tokens(first, tokens);
       __syncthreads();
-      if (c.finishes)  // the diagonal, which all columns share
-        for (int r = static_cast<int>(threadIdx.x) / 32; r < there; r += 9) {
-          float sum = 0;
-          for (int d = static_cast<int>(threadIdx.x) % 32; d < D; d += 32) sum += q[r][d] * k[r][d];
-#pragma unroll
-          for (int reach = 16; reach > 0; reach /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, reach);
-          if (threadIdx.x % 32 == 0) own[r] = c.diagonal * sum;
-        }
-      if (works) {
+      if (c_.is_last) multiply_own(tokens);
+      if (works()) {
 #pragma unroll 1
-        for (int i = 0; i < there; ++i) {
-          const int r = c.forward ? i : there - 1 - i;
-          held *= decay[r];
-          if (!(held >= 0.5) || (step == 0 && i == 0)) {  // at once where a state enters, so that one of zeros changes no bit
-            if (held == 0) {                              // whatever the state is
-#pragma unroll
-              for (int j = 0; j < per_lane; ++j) S[j] = fresh[j] = 0;
-            } else {
-              const float by = static_cast<float>(held);
-#pragma unroll
-              for (int j = 0; j < per_lane; ++j) S[j] *= by, fresh[j] *= by;
-            }
-            held = 1;
-          }
-          const float now = static_cast<float>(held), in = __fdividef(v[r][column], now);
-          float out = 0;
-#pragma unroll
-          for (int j = 0; j < per_lane; j += 4) {
-            const float4 x = *reinterpret_cast<const float4*>(&q[r][feature(j)]),
-                         y = *reinterpret_cast<const float4*>(&k[r][feature(j)]);
-            const float of_q[] = {x.x, x.y, x.z, x.w}, of_k[] = {y.x, y.y, y.z, y.w};
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              out += of_q[e] * (S[j + e] + fresh[j + e]);
-              fresh[j + e] += of_k[e] * in;
-            }
-          }
-          out *= now;
-#pragma unroll
-          for (int reach = parts / 2; reach > 0; reach /= 2) out += __shfl_xor_sync(lanes, out, reach, parts);
-          if (part == 0) N[r][column] = out;
-        }
-        if (step % 4 == 3)
-#pragma unroll
-          for (int j = 0; j < per_lane; ++j) {
-            const float sum = S[j] + fresh[j], added = sum - S[j];
-            fresh[j] = (S[j] - (sum - added)) + (fresh[j] - added);
-            S[j] = sum;
-          }
+        for (int i = 0; i < tokens; ++i) add_token(c_.forward ? i : tokens - 1 - i, step == 0 && i == 0);
+        if (step % 4 == 3) add_fresh();
       }
       __syncthreads();
-      for (int i = static_cast<int>(threadIdx.x); i < there * (columns + 1); i += 288) {
-        const int r = i / (columns + 1), at = i % (columns + 1);
-        if (at < columns && first_column + at >= Dv) continue;
-        if (c.finishes) N[r][at] += own[r] * v[r][at];
-        if (c.adds) N[r][at] += partial(first + r, at);
-        if (!c.finishes && (at < columns || first_column == 0)) partial(first + r, at) = N[r][at];
-      }
-      if (c.finishes) {
+      add_partial_rows(first, tokens);
+      if (c_.is_last) {
         __syncthreads();
-        for (int i = static_cast<int>(threadIdx.x); i < there * columns; i += 288) {
-          const int r = i / columns, at = i % columns;
-          if (first_column + at >= Dv) continue;
-          const float Z = N[r][columns];
-          const auto result = norm(Z, c.scale);
-          const float y = result.divisor == 0 ? 0 : result.factor * N[r][at] / result.divisor;
-          c.y(row, h, token + first + r, first_column + at) = narrow<T>(y);
-          if (at == 0 && first_column == 0 && c.row_sum.data != nullptr) c.row_sum(row, h, token + first + r, 0) = Z;
-        }
+        normalise_rows(first, tokens);
       }
     }
+    store_final_state();
+  }
+
+ private:
+  __device__ __forceinline__ bool works() const { return column_ <= columns; }
+  __device__ __forceinline__ bool is_sum() const { return column_ == columns; }
+  __device__ __forceinline__ bool is_mine() const { return is_sum() || first_column_ + column_ < Dv_; }
+  /// Number j of a lane's features; it has four neighbours at a time.
+  __device__ __forceinline__ int feature(int j) const { return j / 4 * 4 * parts + part_ * 4 + j % 4; }
+  __device__ __forceinline__ float& partial(index_t t, int at) const {
+    return c_
+        .partial_rows[(((row_ * c_.H + h_) * c_.y.length()) + token_ + t) * (Dv_ + 1) + (at == columns ? Dv_ : first_column_ + at)];
+  }
+
+  __device__ __forceinline__ void load_initial_state() {
 #pragma unroll
     for (int i = 0; i < per_lane; ++i) {
       const int d = feature(i);
-      if (!works || !is_mine || d >= Dk) continue;
-      const float x = (S[i] + fresh[i]) * static_cast<float>(held);
-      if (is_sum) {
-        if (first_column == 0 && c.final.z.data != nullptr) c.final.z(n, h, d, 0) = x;
-      } else if (c.final.S.data != nullptr) {
-        c.final.S(n, h, d, d_v) = x;
+      S_[i] = 0;
+      if (works() && d < Dk_ && is_mine()) {
+        if (is_sum() && c_.initial.z.data != nullptr) S_[i] = c_.initial.z(n_, h_, d, 0);
+        if (!is_sum() && c_.initial.S.data != nullptr) S_[i] = c_.initial.S(n_, h_, d, first_column_ + column_);
       }
     }
+  }
+
+  __device__ __forceinline__ void load_tokens(index_t first, int tokens) const {
+    const rows<const T> qs = c_.q.tokens(row_, h_, token_ + first, tokens), ks = c_.k.tokens(row_, h_, token_ + first, tokens),
+                        vs = c_.v.tokens(row_, h_, token_ + first, tokens);
+    for (int i = static_cast<int>(threadIdx.x); i < tokens * D; i += threads) {
+      const int r = i / D, d = i % D;
+      shared_.q[r][d] = d < Dk_ ? wide(qs(r, d)) : 0;
+      shared_.k[r][d] = d < Dk_ ? wide(ks(r, d)) : 0;
+    }
+    for (int i = static_cast<int>(threadIdx.x); i < tokens * columns; i += threads) {
+      const int r = i / columns, d = i % columns;
+      shared_.v[r][d] = first_column_ + d < Dv_ ? wide(vs(r, first_column_ + d)) : 0;
+    }
+    if (threadIdx.x < tokens) {
+      shared_.v[threadIdx.x][columns] = 1;
+      shared_.decay[threadIdx.x] = c_.decays == nullptr ? 1 : c_.decays[c_.s.first_entry(n_, h_, c_.H) + first + threadIdx.x];
+    }
+  }
+
+  /// The diagonal's scores, which all columns share.
+  __device__ __forceinline__ void multiply_own(int tokens) const {
+    for (int r = static_cast<int>(threadIdx.x) / 32; r < tokens; r += threads / 32) {
+      float sum = 0;
+      for (int d = static_cast<int>(threadIdx.x) % 32; d < D; d += 32) sum += shared_.q[r][d] * shared_.k[r][d];
+#pragma unroll
+      for (int reach = 16; reach > 0; reach /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, reach);
+      if (threadIdx.x % 32 == 0) shared_.own[r] = c_.diagonal * sum;
+    }
+  }
+
+  /// Token r reads the state, then is added to it. settle: the pending decay is applied at once. That is so where a state enters,
+  /// so that a state of zeros changes no bit.
+  __device__ __forceinline__ void add_token(int r, bool settle) {
+    pending_decay_ *= shared_.decay[r];
+    if (!(pending_decay_ >= 0.5) || settle) apply_pending_decay();
+    const float now = static_cast<float>(pending_decay_), in = __fdividef(shared_.v[r][column_], now);
+    float out = 0;
+#pragma unroll
+    for (int j = 0; j < per_lane; j += 4) {
+      const float4 x = *reinterpret_cast<const float4*>(&shared_.q[r][feature(j)]),
+                   y = *reinterpret_cast<const float4*>(&shared_.k[r][feature(j)]);
+      const float of_q[] = {x.x, x.y, x.z, x.w}, of_k[] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        out += of_q[e] * (S_[j + e] + fresh_[j + e]);
+        fresh_[j + e] += of_k[e] * in;
+      }
+    }
+    out *= now;
+    const unsigned lanes = 0xffu << (threadIdx.x % 32 / parts * parts);  // of this column: the last warp has but one column
+#pragma unroll
+    for (int reach = parts / 2; reach > 0; reach /= 2) out += __shfl_xor_sync(lanes, out, reach, parts);
+    if (part_ == 0) shared_.N[r][column_] = out;
+  }
+
+  __device__ __forceinline__ void apply_pending_decay() {
+    if (pending_decay_ == 0) {  // whatever the state is, infinite or no number
+#pragma unroll
+      for (int j = 0; j < per_lane; ++j) S_[j] = fresh_[j] = 0;
+    } else {
+      const float by = static_cast<float>(pending_decay_);
+#pragma unroll
+      for (int j = 0; j < per_lane; ++j) S_[j] *= by, fresh_[j] *= by;
+    }
+    pending_decay_ = 1;
+  }
+
+  /// S += fresh; fresh becomes what that loses.
+  __device__ __forceinline__ void add_fresh() {
+#pragma unroll
+    for (int j = 0; j < per_lane; ++j) {
+      const float sum = S_[j] + fresh_[j], added = sum - S_[j];
+      fresh_[j] = (S_[j] - (sum - added)) + (fresh_[j] - added);
+      S_[j] = sum;
+    }
+  }
+
+  __device__ __forceinline__ void add_partial_rows(index_t first, int tokens) const {
+    for (int i = static_cast<int>(threadIdx.x); i < tokens * (columns + 1); i += threads) {
+      const int r = i / (columns + 1), at = i % (columns + 1);
+      if (at < columns && first_column_ + at >= Dv_) continue;
+      if (c_.is_last) shared_.N[r][at] += shared_.own[r] * shared_.v[r][at];
+      if (c_.has_partial) shared_.N[r][at] += partial(first + r, at);
+      if (!c_.is_last && (at < columns || first_column_ == 0)) partial(first + r, at) = shared_.N[r][at];
+    }
+  }
+
+  __device__ __forceinline__ void normalise_rows(index_t first, int tokens) const {
+    for (int i = static_cast<int>(threadIdx.x); i < tokens * columns; i += threads) {
+      const int r = i / columns, at = i % columns;
+      if (first_column_ + at >= Dv_) continue;
+      const float Z = shared_.N[r][columns];
+      const auto result = norm_(Z, c_.scale);
+      const float y = result.divisor == 0 ? 0 : result.factor * shared_.N[r][at] / result.divisor;
+      c_.y(row_, h_, token_ + first + r, first_column_ + at) = narrow<T>(y);
+      if (at == 0 && first_column_ == 0 && c_.row_sum.data != nullptr) c_.row_sum(row_, h_, token_ + first + r, 0) = Z;
+    }
+  }
+
+  __device__ __forceinline__ void store_final_state() const {
+#pragma unroll
+    for (int i = 0; i < per_lane; ++i) {
+      const int d = feature(i);
+      if (!works() || !is_mine() || d >= Dk_) continue;
+      const float x = (S_[i] + fresh_[i]) * static_cast<float>(pending_decay_);
+      if (is_sum()) {
+        if (first_column_ == 0 && c_.final.z.data != nullptr) c_.final.z(n_, h_, d, 0) = x;
+      } else if (c_.final.S.data != nullptr) {
+        c_.final.S(n_, h_, d, first_column_ + column_) = x;
+      }
+    }
+  }
+
+  const recurrent_scan_call<T>& c_;
+  const Norm& norm_;
+  memory& shared_;
+  const index_t n_, h_;
+  const int first_column_;
+  const index_t row_, token_, count_, Dk_, Dv_;
+  const int column_, part_;
+  float S_[per_lane], fresh_[per_lane] = {};
+  double pending_decay_ = 1;
+};
+
+template <class T, int D, class Norm>
+BILA_KERNEL void __launch_bounds__(recurrent_threads, D <= 64 ? 4 : 1)
+    recurrent_scan(const __grid_constant__ recurrent_scan_call<T> call, const __grid_constant__ Norm norm,
+                   const index_t value_tiles, const index_t tasks) {
+  __shared__ recurrent_scan_memory<D> shared;
+  for (index_t task = blockIdx.x; task < tasks; task += gridDim.x) {
+    const int first_column = static_cast<int>(task % value_tiles) * recurrent_columns;
+    const index_t h = task / value_tiles % call.H, n = task / value_tiles / call.H;
+    recurrent_pass<T, D, Norm>(call, norm, shared, n, h, first_column).run();
   }
 }
 

@@ -1,69 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen rows of a masked product in the registers of one warp, and the panels of keys that they meet in shared memory.
+// Sixteen rows of a masked product in the registers of one warp.
 //
 //     N_i = sum_j M_ij (q_i . k_j + r_i c_j) v_j,   Z_i = sum_j M_ij (q_i . k_j)    (MATH.md 2.4, 4.3)
 //
-// with r and c in the gradient only. Keys are met in blocks of 16. Off the diagonal the mask is (row factor) x (column factor),
-// both at most one, and what lies between the two blocks is a running sum: no exponent is a difference, and none is positive. On
-// the diagonal each element has its own exponential.
+// with r and c in the gradient only. Keys are added in blocks of 16. For a block beside the diagonal the mask is (row factor) x
+// (gaps between the two blocks) x (column factor), each at most one and each the exponential of a running sum, so no exponent is a
+// difference. On the diagonal each element has an exponential of its own.
 #pragma once
 
-#include <bila/backend/cuda/gaps.hpp>
-#include <bila/backend/cuda/tokens.hpp>
-#include <bila/backend/cuda/tuning.hpp>
+#include <bila/backend/cuda/epilogue.hpp>
+#include <bila/backend/cuda/kv_tile.hpp>
 
 namespace bila::inline v0_1::cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
-
-/// What a masked product is asked for, whichever way it is computed.
-template <class T>
-struct product_call {
-  sequences s;
-  index_t H, chunk;  // tokens that a block of threads walks through; not used where all keys are one chunk
-  index_t keys;      // cross attention: how many keys there are; else -1
-  operand<T> q, k, v;
-  gap_table<exponent<T>> gaps;
-  bool left, right;  // where a row looks
-  float diagonal;
-  tensor_view<T> out;  // data null: not wanted
-  bool fast_out;
-  tensor_view<float> row_sum;  // data null: not wanted
-
-  // The gradient's: score biases, per entry (null: ones), and, for the gates, the parts of partner_i . out_i.
-  bool biased;
-  const float *row_bias, *column_bias;
-  operand<T> partner;      // without data: not the gradient of something that meets gates
-  float* dots;             // 3 per entry: from the left, from the right inside the panel, from the right's state; null: not wanted
-  index_t entries;         // of the call: dots of a slice of columns
-  tensor_view<float> sum;  // takes the place of out where heads are yet to be added up; without data there is no need
-};
-
-/// Rows leave through the norm.
-template <class Norm>
-struct normalised {
-  static constexpr bool learns = false, sums_rows = Norm::uses_row_sum, mirrors = false;
-  Norm norm;
-  float scale;
-};
-
-/// Rows leave as they are: a gradient.
-struct as_it_is {
-  static constexpr bool learns = true, sums_rows = false, mirrors = false;
-};
-
-/// And with them the mirrored product, of the same keys, values and states: sum_j M_ij (partner_i . v_j) k_j.
-template <class T>
-struct with_mirror {
-  static constexpr bool learns = true, sums_rows = false, mirrors = true;
-  tensor_view<T> out;
-  bool fast_out;
-  tensor_view<float> sum;  // as in product_call
-};
-
-template <class Finish>
-inline constexpr result result_of = Finish::mirrors  ? result::two_gradients
-                                    : Finish::learns ? result::gradient
-                                                     : result::forward;
 
 /// The smaller one; a NaN, if one is.
 __device__ inline float lesser(float x, float y) {
@@ -79,129 +28,135 @@ __device__ inline float sum_of_row(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/// `Panel` tokens in shared memory: keys of D features, and as many values, E.
-template <class T, int D, int E, int Panel>
-struct token_panel {
-  static constexpr int keys = Panel, blocks = Panel / block;
-  static constexpr int pad = 16 / static_cast<int>(sizeof(T));  // so that 8 rows are in different banks
-  static constexpr int k_stride = D + pad, v_stride = E + pad;
-  alignas(16) T k[Panel * k_stride];
-  alignas(16) T v[Panel * v_stride];
-  alignas(16) float bias[Panel];
-
-  template <int Threads>
-  __device__ void load_k(const operand<T>& of, const rows<const T>& from) {
-    load_tokens<Panel, D, k_stride, Threads>(k, from, of.fast);
-  }
-  template <int Threads>
-  __device__ void load_v(const operand<T>& of, const rows<const T>& from) {
-    load_tokens<Panel, E, v_stride, Threads>(v, from, of.fast);
-  }
-
-  /// Starts to copy `there` tokens, of which k and v are the first; what is not there becomes zero. `numbers`: bias, or null.
-  template <int Threads>
-  __device__ void load(const operand<T>& of_k, const T* first_k, const operand<T>& of_v, const T* first_v, int there,
-                       const float* numbers, index_t entry, int first_v_feature = 0) {
-    const auto rows_of = [&](const operand<T>& x, const T* data, int first) {
-      return rows<const T>{data, there, x.x.features() - first, x.x.strides[2], x.x.strides[3]};
-    };
-    load_k<Threads>(of_k, rows_of(of_k, first_k, 0));
-    load_v<Threads>(of_v, rows_of(of_v, first_v, first_v_feature));
-    if (numbers != nullptr) load_numbers<Threads>(bias, numbers + entry, Panel, (there + block - 1) / block * block);
-  }
+/// Where a warp's sixteen rows lie in tensors.
+struct row_place {
+  index_t row, h, token, entry;  // of the first row: batch row, head, token, entry of the arrays per token
+  int count;                     // rows that there are, at most 16
 };
 
-/// And what is asked about each.
-template <class T, int D, int E, int Panel>
-struct key_panel : token_panel<T, D, E, Panel> {
-  using token_panel<T, D, E, Panel>::blocks;
-  alignas(16) float weights[weight_kinds][Panel];
-  alignas(16) both_ways<exponent<T>> sums[Panel];
-  both_ways<exponent<T>> block_sums[blocks];
-
-  /// With weights from one kind to another.
-  template <int Threads>
-  __device__ void load(const operand<T>& of_k, const T* first_k, const operand<T>& of_v, const T* first_v, int there,
-                       const gap_table<exponent<T>>& gaps, index_t entry, weight_kind first_kind, weight_kind last_kind,
-                       bool with_sums, const float* numbers, int first_v_feature = 0) {
-    token_panel<T, D, E, Panel>::template load<Threads>(of_k, first_k, of_v, first_v, there, numbers, entry, first_v_feature);
-    if (gaps.weights == nullptr) return;
-    const int entries = (there + block - 1) / block * block;
-    constexpr int vectors = Panel / 4;
-    for (int i = first_kind * vectors + static_cast<int>(threadIdx.x); i < (last_kind + 1) * vectors; i += Threads) {
-      const int kind = i / vectors, n = i % vectors * 4;
-      copy_async(&weights[kind][n], gaps.weight(static_cast<weight_kind>(kind), entry + n), n < entries);
-    }
-    if (with_sums) load_numbers<Threads>(sums, gaps.sums + entry, Panel, entries);
-    if (const int i = static_cast<int>(threadIdx.x); i < blocks)  // too few, and not aligned, for copies of more than one
-      copy_one_async(block_sums + i, gaps.block_sums + entry / block + i, i < entries / block);
-  }
-};
-
-/// What a warp's sixteen rows are multiplied with, in shared memory or, where registers are left, in them.
-template <class T, int D, bool Held>
-class left_operand {
-  using F = fragments<T>;
-  static constexpr int stride = D + 16 / static_cast<int>(sizeof(T));
-
- public:
-  /// Rows in shared memory.
-  __device__ __forceinline__ void take(const T* here) {
-    here_ = here;
-    if constexpr (Held)
-#pragma unroll
-      for (int k = 0; k < D / block; ++k) held_[k] = F::template load_a<stride>(here + k * block);
-  }
-
-  /// Rows in device memory, some of which may not be there.
-  __device__ __forceinline__ void take(const rows<const T>& from, bool fast) {
-    static_assert(Held);
-#pragma unroll
-    for (int k = 0; k < D / block; ++k) held_[k] = F::load_a(from, k * block, fast);
-  }
-
-  __device__ __forceinline__ typename F::a_type operator()(int k) const {
-    if constexpr (Held)
-      return held_[k];
-    else
-      return F::template load_a<stride>(here_ + k * block);
-  }
-
- private:
-  const T* here_ = nullptr;
-  typename F::a_type held_[Held ? D / block : 1];
-};
-
-/// Sixteen rows of the result, 16 x E, in the registers of a warp. AtOnce: blocks of keys whose products do not wait for each
-/// other.
-template <class T, int D, int E, class Finish, bool HoldQ, bool HoldPartner, int AtOnce>
+/// Sixteen rows of the result, 16 x E. AtOnce: blocks of keys whose products do not wait for each other.
+template <class T, int D, int E, class Epilogue, bool QInRegisters, bool DotOperandInRegisters, int AtOnce>
 struct row_block {
   using F = fragments<T>;
   using sum = exponent<T>;
-  static constexpr bool learns = Finish::learns, sums_rows = Finish::sums_rows, mirrors = Finish::mirrors;
-  static constexpr int stride = D + 16 / static_cast<int>(sizeof(T));
+  static constexpr bool is_backward = Epilogue::is_backward, is_dual = Epilogue::is_dual, sums_rows = Epilogue::sums_rows;
 
   lane_place lane;
-  left_operand<T, D, HoldQ> q;
-  left_operand<T, E, HoldPartner> partner;
+  row_operand<T, D, QInRegisters> q;
+  row_operand<T, E, DotOperandInRegisters> dot_operand;
   float read_forward[2] = {1, 1}, read_backward[2] = {1, 1};  // the weights of rows g and g + 8
   float row_bias[2] = {1, 1};
-  float N[E / 8][4] = {}, Z[4] = {};          // (16, E) (16, 8), whose columns are all the row sum
-  float mirror[mirrors ? D / 8 : 1][4] = {};  // (16, D)
-  sum left = 0, right = 0;                    // what lies between this block and the next one to be met
-  float dots[2][3] = {};  // of row g + 8 half: partner . N from the left, from the right, from the right's state
+  float N[E / 8][4] = {}, Z[4] = {};             // (16, E) (16, 8), whose columns are all the row sum
+  float dual_rows[is_dual ? D / 8 : 1][4] = {};  // (16, D)
+  sum left = 0, right = 0;                       // gaps between the rows and the next block to be added on this side
+  float dots[2][3] = {};  // of row g + 8 half: dot_operand . N from the left, from the right, from the right state
+
+  /// Adds the first `count` keys of a tile. `own` is the number of the rows' block in it; a negative one, or one past the last,
+  /// says that the tile lies to the rows' right or left. Tiles on either side have to come in order, from the diagonal on.
+  template <bool Weighted, class Tile>
+  __device__ __forceinline__ void add_keys(const product_call<T>& c, const Epilogue& epilogue, const Tile& here, int own,
+                                           int count) {
+    constexpr int blocks = Tile::blocks, at_once = AtOnce < blocks ? AtOnce : blocks;
+    const bool weighted = Weighted || c.gaps.weights != nullptr;
+    float between[blocks];
+#pragma unroll
+    for (int j = 0; j < blocks; ++j) between[j] = 1;
+    if (weighted) decay_between(here, own, between);
+#pragma unroll
+    for (int first = 0; first < blocks; first += at_once) {
+      if (first * mma_rows >= count || (!c.left && first + at_once <= own) || (!c.right && first > own)) continue;
+      float A[at_once][8];
+      multiply_keys<Tile::k_stride, D>(q, here.k + first * mma_rows * Tile::k_stride, A);
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) {
+        if constexpr (is_backward) add_bias(epilogue.terms, here, first + i, A[i]);
+        mask(c, here, own, first + i, between, weighted, A[i]);
+      }
+      if constexpr (is_backward)
+        if (needs_dot_operand(epilogue)) {  // dot_operand_i . (sum_j A_ij v_j) = sum_j A_ij (dot_operand_i . v_j)
+          float P[at_once][8];
+          multiply_keys<Tile::v_stride, E>(dot_operand, here.v + first * mma_rows * Tile::v_stride, P);
+          if (wants_dots(epilogue)) add_dots(own, first, A, P);
+          if constexpr (is_dual)
+#pragma unroll
+            for (int i = 0; i < at_once; ++i) {
+              mask(c, here, own, first + i, between, weighted, P[i]);
+              add_product<Tile::k_stride, D>(dual_rows, F::make_a(P[i]), here.k + (first + i) * mma_rows * Tile::k_stride);
+            }
+        }
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) {
+        const typename F::a_type a = F::make_a(A[i]);
+        if constexpr (sums_rows) {
+          const float one[4] = {1, 1, 1, 1};
+          F::add_product(Z, a, F::make_b(one));
+        }
+        add_product<Tile::v_stride, E>(N, a, here.v + (first + i) * mma_rows * Tile::v_stride);
+      }
+    }
+  }
+
+  /// Writes the rows, columns from first_column on, and, where to_dots is given, their dot products.
+  __device__ __forceinline__ void store(const Epilogue& epilogue, const row_place& at, int first_column, float* to_dots) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if constexpr (is_backward) {
+        if (to_dots != nullptr) store_dots(at, half, to_dots);
+      } else {
+        normalise_row(epilogue, at, half, first_column);
+      }
+    }
+    write(epilogue.rows, N, at, first_column);
+  }
+
+  /// Writes the rows of the dual product.
+  __device__ __forceinline__ void store_dual(const Epilogue& epilogue, const row_place& at) const {
+    write(epilogue.dual_rows, dual_rows, at, 0);
+  }
+
+  /// The factors of what rows read of the states on their left and right, by half of the rows and side: of S, and of z with r_i.
+  __device__ __forceinline__ void weigh_states(float (&of_S)[2][2], float (&of_z)[2][2], bool biased, float left_scale,
+                                               float right_scale) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float read[2] = {fast_exp(left) * read_forward[half], fast_exp(right) * read_backward[half]};
+#pragma unroll
+      for (int way = 0; way < 2; ++way) {
+        of_S[half][way] = read[way] * (way == 0 ? left_scale : right_scale);
+        of_z[half][way] = biased ? read[way] * row_bias[half] : 0;
+      }
+    }
+  }
+
+ private:
+  /// The decay between the rows' block and each block of a tile; `left` and `right` then reach past the tile.
+  template <class Tile>
+  __device__ __forceinline__ void decay_between(const Tile& here, int own, float (&between)[Tile::blocks]) {
+#pragma unroll
+    for (int j = Tile::blocks - 1; j >= 0; --j)
+      if (j < own) {
+        between[j] = fast_exp(left);
+        left += here.block_sums[j].forward;
+      }
+#pragma unroll
+    for (int j = 0; j < Tile::blocks; ++j)
+      if (j > own) {
+        between[j] = fast_exp(right);
+        right += here.block_sums[j].backward;
+      }
+  }
 
   /// A (16, 16 Count) = a k^T for blocks of keys; their products do not wait for each other.
   template <int Stride, int Depth, int Count, class Left>
   __device__ __forceinline__ static void multiply_keys(const Left& a, const T* k, float (&A)[Count][8]) {
     float s[Count][2][4];
 #pragma unroll
-    for (int d = 0; d < Depth / block; ++d) {
+    for (int d = 0; d < Depth / mma_rows; ++d) {
       const typename F::a_type part = a(d);
 #pragma unroll
       for (int i = 0; i < Count; ++i) {
         typename F::b_type b[2];
-        F::template load_b_transposed<Stride>(b, k + i * block * Stride + d * block);
+        F::template load_b_transposed<Stride>(b, k + i * mma_rows * Stride + d * mma_rows);
         if (d == 0) {
           F::multiply_first(s[i][0], part, b[0]);
           F::multiply_first(s[i][1], part, b[1]);
@@ -217,126 +172,57 @@ struct row_block {
       for (int e = 0; e < 8; ++e) A[i][e] = s[i][e / 4][e % 4];
   }
 
-  /// to += A v, with A (16, 16) and v (16, Width).
-  template <int Stride, int Width>
-  __device__ __forceinline__ static void add_values(float (&to)[Width / 8][4], const typename F::a_type& A, const T* v) {
+  /// A_ij += r_i c_j for block j of a tile.
+  template <class Tile>
+  __device__ __forceinline__ void add_bias(const backward_terms<T>& terms, const Tile& here, int j, float (&A)[8]) const {
+    if (!terms.biased) return;
 #pragma unroll
-    for (int n = 0; n < Width / 16; ++n) {
-      typename F::b_type b[2];
-      F::template load_b<Stride>(b, v + n * 16);
-      F::add_product(to[2 * n], A, b[0]);
-      F::add_product(to[2 * n + 1], A, b[1]);
-    }
-  }
-
-  /// Meets the first `count` keys of a panel, of whose blocks this one is number `own`: in it, to its right or its left. Panels on
-  /// either side are to be met from the diagonal on.
-  template <bool Weighted, class Panel>
-  __device__ __forceinline__ void meet(const product_call<T>& c, const Panel& here, int own, int count) {
-    constexpr int blocks = Panel::blocks, at_once = AtOnce < blocks ? AtOnce : blocks;
-    const bool weighted = Weighted || c.gaps.weights != nullptr;
-    float between[blocks];  // what lies between the two blocks
+    for (int e = 0; e < 8; e += 4) {  // of two columns
+      float2 of_key{1, 1};
+      if (terms.column_bias != nullptr)
+        of_key = *reinterpret_cast<const float2*>(here.bias + j * mma_rows + 2 * lane.t + e / 4 * 8);
 #pragma unroll
-    for (int j = 0; j < blocks; ++j) between[j] = 1;
-    if (weighted) {
-#pragma unroll
-      for (int j = blocks - 1; j >= 0; --j)
-        if (j < own) {
-          between[j] = fast_exp(left);
-          left += here.block_sums[j].forward;
-        }
-#pragma unroll
-      for (int j = 0; j < blocks; ++j)
-        if (j > own) {
-          between[j] = fast_exp(right);
-          right += here.block_sums[j].backward;
-        }
-    }
-    const auto weigh = [&](int j, float(&A)[8]) {
-      if (j == own) {
-        weigh_own(c, here, j, A, weighted);
-      } else if (weighted) {
-        const float r[2] = {between[j] * (j < own ? read_forward[0] : read_backward[0]),
-                            between[j] * (j < own ? read_forward[1] : read_backward[1])};
-        const float* const w = here.weights[j < own ? write_forward : write_backward] + j * block + 2 * lane.t;
-#pragma unroll
-        for (int e = 0; e < 8; e += 2) {
-          const float2 two = *reinterpret_cast<const float2*>(w + e / 4 * 8);
-          A[e] *= r[e / 2 % 2] * two.x;
-          A[e + 1] *= r[e / 2 % 2] * two.y;
-        }
-      }
-      if ((j < own && !c.left) || (j > own && !c.right))
-#pragma unroll
-        for (int e = 0; e < 8; ++e) A[e] = 0;
-    };
-#pragma unroll
-    for (int first = 0; first < blocks; first += at_once) {
-      if (first * block >= count || (!c.left && first + at_once <= own) || (!c.right && first > own)) continue;
-      float A[at_once][8];
-      multiply_keys<Panel::k_stride, D>(q, here.k + first * block * Panel::k_stride, A);
-#pragma unroll
-      for (int i = 0; i < at_once; ++i) {
-        const int j = first + i;
-        if constexpr (learns)
-          if (c.biased)
-#pragma unroll
-            for (int e = 0; e < 8; e += 4) {  // of two columns
-              float2 of_key{1, 1};
-              if (c.column_bias != nullptr)
-                of_key = *reinterpret_cast<const float2*>(here.bias + j * block + 2 * lane.t + e / 4 * 8);
-#pragma unroll
-              for (int half = 0; half < 2; ++half) {
-                A[i][e + 2 * half] += row_bias[half] * of_key.x;
-                A[i][e + 2 * half + 1] += row_bias[half] * of_key.y;
-              }
-            }
-        weigh(j, A[i]);
-      }
-      if constexpr (learns)
-        if (mirrors || c.dots != nullptr) {  // partner_i . (sum_j A_ij v_j) = sum_j A_ij (partner_i . v_j)
-          float P[at_once][8];
-          multiply_keys<Panel::v_stride, E>(partner, here.v + first * block * Panel::v_stride, P);
-          if (c.dots != nullptr)
-#pragma unroll
-            for (int i = 0; i < at_once; ++i)
-#pragma unroll
-              for (int e = 0; e < 8; ++e) {
-                const int row = lane.g + e / 2 % 2 * 8 + own * block, key = 2 * lane.t + e % 2 + e / 4 * 8 + (first + i) * block;
-                if (key < row) dots[e / 2 % 2][0] += A[i][e] * P[i][e];
-                if (key > row) dots[e / 2 % 2][1] += A[i][e] * P[i][e];
-              }
-          if constexpr (mirrors)
-#pragma unroll
-            for (int i = 0; i < at_once; ++i) {
-              weigh(first + i, P[i]);
-              add_values<Panel::k_stride, D>(mirror, F::make_a(P[i]), here.k + (first + i) * block * Panel::k_stride);
-            }
-        }
-#pragma unroll
-      for (int i = 0; i < at_once; ++i) {
-        const typename F::a_type a = F::make_a(A[i]);
-        if constexpr (sums_rows) {
-          const float one[4] = {1, 1, 1, 1};
-          F::add_product(Z, a, F::make_b(one));
-        }
-        add_values<Panel::v_stride, E>(N, a, here.v + (first + i) * block * Panel::v_stride);
+      for (int half = 0; half < 2; ++half) {
+        A[e + 2 * half] += row_bias[half] * of_key.x;
+        A[e + 2 * half + 1] += row_bias[half] * of_key.y;
       }
     }
   }
 
-  /// The mask on the diagonal, block j of a panel.
-  template <class Panel>
-  __device__ __forceinline__ void weigh_own(const product_call<T>& c, const Panel& here, int j, float (&A)[8],
-                                            bool weighted) const {
+  /// A_ij *= M_ij for block j of a tile.
+  template <class Tile>
+  __device__ __forceinline__ void mask(const product_call<T>& c, const Tile& here, int own, int j,
+                                       const float (&between)[Tile::blocks], bool weighted, float (&A)[8]) const {
+    if (j == own) {
+      mask_diagonal(c, here, j, weighted, A);
+    } else if (weighted) {
+      const float r[2] = {between[j] * (j < own ? read_forward[0] : read_backward[0]),
+                          between[j] * (j < own ? read_forward[1] : read_backward[1])};
+      const float* const w = here.weights[j < own ? write_forward : write_backward] + j * mma_rows + 2 * lane.t;
+#pragma unroll
+      for (int e = 0; e < 8; e += 2) {
+        const float2 two = *reinterpret_cast<const float2*>(w + e / 4 * 8);
+        A[e] *= r[e / 2 % 2] * two.x;
+        A[e + 1] *= r[e / 2 % 2] * two.y;
+      }
+    }
+    if ((j < own && !c.left) || (j > own && !c.right))
+#pragma unroll
+      for (int e = 0; e < 8; ++e) A[e] = 0;
+  }
+
+  /// The same for the block on the diagonal.
+  template <class Tile>
+  __device__ __forceinline__ void mask_diagonal(const product_call<T>& c, const Tile& here, int j, bool weighted,
+                                                float (&A)[8]) const {
     if (weighted) {
       both_ways<sum> of_rows[2], of_keys[4];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) of_rows[i] = here.sums[j * block + lane.g + i * 8];
+      for (int i = 0; i < 2; ++i) of_rows[i] = here.sums[j * mma_rows + lane.g + i * 8];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) of_keys[i] = here.sums[j * block + 2 * lane.t + i % 2 + i / 2 * 8];
+      for (int i = 0; i < 4; ++i) of_keys[i] = here.sums[j * mma_rows + 2 * lane.t + i % 2 + i / 2 * 8];
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {  // of the two differences one is positive: that of the way that leads away
+      for (int e = 0; e < 8; ++e) {  // of the two differences one is positive: that of the direction that leads away
         const both_ways<sum>&u = of_rows[e / 2 % 2], &w = of_keys[e / 4 * 2 + e % 2];
         A[e] *= fast_exp(lesser(u.forward - w.forward, w.backward - u.backward));
       }
@@ -352,68 +238,67 @@ struct row_block {
       }
   }
 
-  /// Writes `there` rows, from token `token` and entry `entry` on, columns from first_column on.
-  __device__ __forceinline__ void leave(const product_call<T>& c, const Finish& finish, index_t row, index_t h, index_t token,
-                                        index_t entry, int there, int first_column, float* to_dots) {
+  /// dots_i += sum_j A_ij P_ij for blocks of keys from number `first` on, by the side on which key j is.
+  template <int Count>
+  __device__ __forceinline__ void add_dots(int own, int first, const float (&A)[Count][8], const float (&P)[Count][8]) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int i = lane.g + 8 * half;
-      if constexpr (!learns) {
-        const auto r = finish.norm(Z[2 * half], finish.scale);
-        const float size = fabsf(r.divisor), step = size < 1e-30f ? 0x1p64f : size > 1e30f ? 0x1p-64f : 1.0f;
-        const float out = r.divisor == 0 ? 0 : r.factor / (r.divisor * step);
-        const auto scale_row = [&](float by) {
+    for (int i = 0; i < Count; ++i)
 #pragma unroll
-          for (int n = 0; n < E / 8; ++n)
-#pragma unroll
-            for (int e = 0; e < 2; ++e) N[n][2 * half + e] *= by;
-        };
-        scale_row(out);
-        if (step != 1) scale_row(step);  // the quotient of factor and divisor is no normal number
-        if (c.row_sum.data != nullptr && first_column == 0 && lane.t == 0 && i < there)
-          c.row_sum(row, h, token + i, 0) = Z[2 * half];
-      } else if (to_dots != nullptr) {
-        const float from_left = sum_of_row(dots[half][0]), inside = sum_of_row(dots[half][1]), behind = sum_of_row(dots[half][2]);
-        if (lane.t == 0 && i < there) {
-          float* const to = to_dots + 3 * (entry + i);
-          to[0] = from_left;
-          to[1] = inside;
-          to[2] = behind;
-        }
+      for (int e = 0; e < 8; ++e) {
+        const int row = lane.g + e / 2 % 2 * 8 + own * mma_rows, key = 2 * lane.t + e % 2 + e / 4 * 8 + (first + i) * mma_rows;
+        if (key < row) dots[e / 2 % 2][0] += A[i][e] * P[i][e];
+        if (key > row) dots[e / 2 % 2][1] += A[i][e] * P[i][e];
       }
-    }
-    write(c, N, row, h, token, there, first_column);
   }
 
-  /// The same of the mirrored product.
-  __device__ __forceinline__ void leave_mirror(const Finish& finish, index_t row, index_t h, index_t token, int there) const {
-    write(finish, mirror, row, h, token, there, 0);
-  }
-
-  /// How the rows weigh what they read of the states before and behind them, by half of the rows and way: S, and z with r_i.
-  __device__ __forceinline__ void weigh_states(float (&of_S)[2][2], float (&of_z)[2][2], bool biased, float scale_before,
-                                               float scale_behind) const {
+  /// to += A v, with A (16, 16) and v (16, Width).
+  template <int Stride, int Width>
+  __device__ __forceinline__ static void add_product(float (&to)[Width / 8][4], const typename F::a_type& A, const T* v) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float read[2] = {fast_exp(left) * read_forward[half], fast_exp(right) * read_backward[half]};
-#pragma unroll
-      for (int way = 0; way < 2; ++way) {
-        of_S[half][way] = read[way] * (way == 0 ? scale_before : scale_behind);
-        of_z[half][way] = biased ? read[way] * row_bias[half] : 0;
-      }
+    for (int n = 0; n < Width / 16; ++n) {
+      typename F::b_type b[2];
+      F::template load_b<Stride>(b, v + n * 16);
+      F::add_product(to[2 * n], A, b[0]);
+      F::add_product(to[2 * n + 1], A, b[1]);
     }
   }
 
- private:
-  template <int Width, class Call>
-  __device__ __forceinline__ static void write(const Call& to, const float (&x)[Width][4], index_t row, index_t h, index_t token,
-                                               int there, int first_column) {
-    if (learns && to.sum.data != nullptr) {
-      const rows<float> all = head_rows(to.sum, row, h, token, there);
+  /// N_i becomes y_i for the rows of one half, and the row sum is written.
+  __device__ __forceinline__ void normalise_row(const Epilogue& epilogue, const row_place& at, int half, int first_column) {
+    const auto r = epilogue.norm(Z[2 * half], epilogue.scale);
+    const float size = fabsf(r.divisor), step = size < 1e-30f ? 0x1p64f : size > 1e30f ? 0x1p-64f : 1.0f;
+    const float out = r.divisor == 0 ? 0 : r.factor / (r.divisor * step);
+    const auto scale_row = [&](float by) {
+#pragma unroll
+      for (int n = 0; n < E / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) N[n][2 * half + e] *= by;
+    };
+    scale_row(out);
+    if (step != 1) scale_row(step);  // the quotient of factor and divisor is no normal number
+    if (const int i = lane.g + 8 * half; epilogue.row_sum.data != nullptr && first_column == 0 && lane.t == 0 && i < at.count)
+      epilogue.row_sum(at.row, at.h, at.token + i, 0) = Z[2 * half];
+  }
+
+  __device__ __forceinline__ void store_dots(const row_place& at, int half, float* to_dots) const {
+    const int i = lane.g + 8 * half;
+    const float from_left = sum_of_row(dots[half][0]), from_right = sum_of_row(dots[half][1]), of_state = sum_of_row(dots[half][2]);
+    if (lane.t != 0 || i >= at.count) return;
+    float* const to = to_dots + 3 * (at.entry + i);
+    to[0] = from_left;
+    to[1] = from_right;
+    to[2] = of_state;
+  }
+
+  template <int Width>
+  __device__ __forceinline__ static void write(const row_output<T>& to, const float (&x)[Width][4], const row_place& at,
+                                               int first_column) {
+    if (is_backward && to.scratch.data != nullptr) {
+      const rows<float> all = head_rows(to.scratch, at.row, at.h, at.token, static_cast<index_t>(at.count));
       store_rows<Width * 8>(all.columns(first_column, all.width - first_column), x, false);
     } else if (to.out.data != nullptr) {
-      const rows<T> all = head_rows(to.out, row, h, token, there);
-      store_rows<Width * 8>(all.columns(first_column, all.width - first_column), x, to.fast_out);
+      const rows<T> all = head_rows(to.out, at.row, at.h, at.token, static_cast<index_t>(at.count));
+      store_rows<Width * 8>(all.columns(first_column, all.width - first_column), x, to.fast);
     }
   }
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the tokens of each sequence (batch row or packed segment) lie, and how work over them is numbered.
+// Where the tokens of each sequence (a batch row or a packed segment) lie, and how pieces of work over them are numbered.
 #pragma once
 
 #include <bila/backend/cuda/launch.hpp>
@@ -8,28 +8,28 @@
 namespace bila::inline v0_1::cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-inline constexpr int block = 16;  // tokens of a block: the rows of one matrix instruction, and where gates are weighed
+inline constexpr int mma_rows = 16;  // the rows of a matrix instruction; tokens and gates are processed in blocks of as many
 
-/// a / b; a division of 64 bits takes as long as a hundred other instructions, and few calls need one.
+/// a / b. A division of 64 bits takes as long as a hundred other instructions, so it is only done where 32 bits are too few.
 __device__ inline index_t divide(index_t a, index_t b) {
   if (((a | b) >> 32) == 0) return static_cast<index_t>(static_cast<unsigned>(a) / static_cast<unsigned>(b));
   return a / b;
 }
 
-/// How many of `most` tokens there are where `left` are left.
+/// The smaller one of `left`, the tokens that are left, and `most`.
 __device__ inline int up_to(index_t left, int most) { return left < most ? static_cast<int>(left) : most; }
 
-/// A head's share of a piece of work.
+/// A piece of work.
 struct place {
-  index_t n, h, unit;  // sequence, head, and which piece of its tokens
+  index_t n, h, unit;  // sequence, head, number of the piece among those of the head
 };
 
-/// The sequences of a call. Pieces of `size` tokens are numbered through: sequence by sequence, head by head. Where lengths differ
-/// a sequence gets the numbers [first_unit(n) H, first_unit(n + 1) H), of which the last of each head may have no tokens.
+/// The sequences of a call. Pieces of `size` tokens have consecutive numbers, sequence by sequence and head by head. Where lengths
+/// differ, sequence n has the numbers [first_unit(n) H, first_unit(n + 1) H), and the last piece of a head may have no tokens.
 struct sequences {
-  const index_t* table;  // per sequence: first token, tokens, blocks before it; one entry more at the end. Null: all alike
-  index_t count, L;      // how many; tokens of a batch row
-  bool packed;           // all in one batch row
+  const index_t* table;  // per sequence, and once at the end: first token, tokens, blocks before it. Null: all have L tokens
+  index_t count, L;      // sequences; tokens of a batch row
+  bool packed;           // whether all sequences lie in one batch row
 
   __device__ index_t row(index_t n) const { return packed ? 0 : n; }
   __device__ index_t first(index_t n) const { return table != nullptr && packed ? table[3 * n] : 0; }
@@ -37,7 +37,7 @@ struct sequences {
 
   __device__ index_t first_unit(index_t n, index_t size) const {
     if (table == nullptr) return n * divide(L + size - 1, size);
-    return divide(table[3 * n + 2] * block, size) + n;
+    return divide(table[3 * n + 2] * mma_rows, size) + n;
   }
 
   __device__ index_t units(index_t n, index_t size) const { return first_unit(n + 1, size) - first_unit(n, size); }
@@ -62,42 +62,27 @@ struct sequences {
     return {low, h, rest - h * each};
   }
 
-  /// Where a head's tokens begin in arrays with an entry per token, whole blocks of them.
-  __device__ index_t first_entry(index_t n, index_t h, index_t H) const { return number({n, h, 0}, H, block) * block; }
+  /// The first entry of a head's tokens in arrays per token, which have whole blocks of entries.
+  __device__ index_t first_entry(index_t n, index_t h, index_t H) const { return number({n, h, 0}, H, mma_rows) * mma_rows; }
 };
 
-/// What the host knows of them.
-struct sequence_plan {
-  sequences on_device;
-  bool ragged;     // there is a table, which on_device has none of while memory is only counted
-  index_t* table;  // where it is written
-  index_t blocks;  // of all sequences, if ragged
-
-  index_t units(index_t size) const {
-    if (!ragged) return on_device.count * ((on_device.L + size - 1) / size);
-    return blocks * block / size + on_device.count;
-  }
-  index_t entries(index_t H) const { return units(block) * block * H; }
-};
-
-/// A piece of the table, carried by the kernel's own parameters, so that a graph keeps it.
+/// A piece of the table. It travels in the kernel's parameters, so that a CUDA graph keeps it.
 struct table_piece {
   static constexpr int size = 480;
   index_t first, count, numbers[size];
 };
 
-template <int = 0>  // a template, so that every unit may have it
+template <int = 0>  // a template, so that several .cu files may define it
 BILA_KERNEL void write_table(index_t* table, const __grid_constant__ table_piece piece) {
   for (index_t i = threadIdx.x; i < piece.count; i += blockDim.x) table[piece.first + i] = piece.numbers[i];
 }
 
 /// Writes the table of packed or ragged sequences to the device.
-inline void send_table(launcher& launch, const sequence_plan& plan, const segments& pieces) {
-  if (!plan.ragged) return;
+inline void send_table(launcher& launch, const sequences& to, index_t* table, const segments& pieces) {
   table_piece piece{0, 0, {}};
   index_t blocks_before = 0;
   const auto send = [&] {
-    launch("write_table", write_table<>, 1, 256, 0, plan.table, piece);
+    launch("write_table", write_table<>, grid{1, 256}, table, piece);
     piece.first += piece.count;
     piece.count = 0;
   };
@@ -105,12 +90,12 @@ inline void send_table(launcher& launch, const sequence_plan& plan, const segmen
     piece.numbers[piece.count++] = x;
     if (piece.count == table_piece::size) send();
   };
-  for (index_t n = 0; n < plan.on_device.count; ++n) {
-    const segment s = plan.on_device.packed ? pieces(0, n) : pieces(n, 0);
+  for (index_t n = 0; n < to.count; ++n) {
+    const segment s = to.packed ? pieces(0, n) : pieces(n, 0);
     add(s.first);
     add(s.count);
     add(blocks_before);
-    blocks_before += (s.count + block - 1) / block;
+    blocks_before += (s.count + mma_rows - 1) / mma_rows;
   }
   for (const index_t x : {index_t{0}, index_t{0}, blocks_before}) add(x);
   if (piece.count > 0) send();

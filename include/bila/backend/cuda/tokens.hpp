@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How tokens come to shared memory, and how rows leave registers: 16 bytes at once where they lie so, one by one where not.
+// Loading tokens to shared memory and storing rows from registers: 16 bytes at once where their layout allows it, else number by
+// number.
 #pragma once
 
 #include <bila/backend/cuda/fragment.hpp>
@@ -7,14 +8,14 @@
 namespace bila::inline v0_1::cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// Copies 16 bytes to shared memory while the warp goes on, or writes zeros; `from` must be some address either way.
+/// Starts to copy 16 bytes to shared memory, or to write zeros there. `from` has to be a valid address in both cases.
 __device__ inline void copy_async(void* to, const void* from, bool there = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0));
 }
 __device__ inline void copy_whole_async(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from));
 }
-/// The same with one number of 8 or 16 bytes.
+/// Starts to copy one number of 8 or 16 bytes.
 template <class X>
 __device__ void copy_one_async(X* to, const X* from, bool there) {
   static_assert(sizeof(X) == 8 || sizeof(X) == 16);
@@ -39,8 +40,7 @@ struct operand {
   }
 };
 
-/// The part of load_tokens that is seldom needed: a function of its own, so that it takes no registers from those who do not call
-/// it.
+/// The part of load_tokens that few calls need. It is not inlined, so that it takes no registers from the others.
 template <int Rows, int D, int Stride, int Threads, class T>
 __device__ __noinline__ void load_tokens_one_by_one(T* to, const rows<const T> from) {
   for (int i = static_cast<int>(threadIdx.x); i < Rows * D; i += Threads) {
@@ -58,11 +58,12 @@ __device__ __noinline__ void load_some_tokens(T* to, const rows<const T> from) {
   }
 }
 
-/// Copies tokens to shared memory, Rows of D numbers `Stride` apart; what is not there becomes zero.
+/// Copies tokens to shared memory as Rows of D numbers, `Stride` apart. Numbers that the tensor does not have become zero.
 template <int Rows, int D, int Stride, int Threads, class T>
 __device__ void load_tokens(T* to, const rows<const T>& from, bool fast) {
   constexpr int vector = 16 / static_cast<int>(sizeof(T)), per_row = D / vector;
-  constexpr int step = Threads % per_row == 0 ? Threads / per_row : 1;  // rows, of which each thread keeps its column
+  constexpr int step =
+      Threads % per_row == 0 ? Threads / per_row : 1;  // rows between two copies of a thread, which stays in its column
   if constexpr (Threads % per_row == 0 && Rows % step == 0)
     if (fast && from.count >= Rows && from.width == D) {
       const int first = static_cast<int>(threadIdx.x) / per_row, d = static_cast<int>(threadIdx.x) % per_row * vector;
@@ -78,12 +79,12 @@ __device__ void load_tokens(T* to, const rows<const T>& from, bool fast) {
     load_tokens_one_by_one<Rows, D, Stride, Threads>(to, from);
 }
 
-/// Writes a warp's sixteen rows of C fragments, as many as there are.
+/// Writes a warp's rows, up to sixteen, from C fragments.
 template <int E, class T>
 __device__ __forceinline__ void store_rows(const rows<T>& to, const float (&N)[E / 8][4], bool fast) {
   const lane_place at;
   if constexpr (sizeof(T) == 2 && E % 32 == 0)
-    if (fast) {  // four lanes exchange theirs, so that each writes eight neighbours
+    if (fast) {  // four lanes exchange numbers, so that each writes eight neighbours
 #pragma unroll
       for (int first = 0; first < E; first += 32)
 #pragma unroll
@@ -116,7 +117,7 @@ __device__ __forceinline__ void store_rows(const rows<T>& to, const float (&N)[E
     }
 }
 
-/// Copies n numbers, a multiple of 16 bytes on either side; zeros from `there` on.
+/// Starts to copy n numbers, whole multiples of 16 bytes. From number `there` on they become zero.
 template <int Threads, class T>
 __device__ void load_numbers(T* to, const T* from, int n, int there) {
   constexpr int vector = 16 / static_cast<int>(sizeof(T));
