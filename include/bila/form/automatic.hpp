@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The form for those who do not want to choose: the fastest, head by head and segment by segment.
+// The form that chooses for its caller: the faster of full and chunkwise, for each head and segment.
 #pragma once
 
 #include <bila/config.hpp>

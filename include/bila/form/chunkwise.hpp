@@ -100,7 +100,7 @@ struct chunkwise {
     kernel::pending_decay state(*passed.pending);
 
     sweep_decays<Kernel> gaps(w.decays, way, C, first, last, flags.finish && x.direction == direction::both);
-    index_t scanned = 0;         // tokens of the chunk whose weights are at hand
+    index_t scanned = 0;         // tokens of the chunk that was scanned last
     bool scanned_inner = false;  // and whether it is one like any other
     for (index_t step = 0; step < chunks; ++step) {
       const index_t at = first + (forwards ? step : chunks - 1 - step) * C, n = (std::min)(C, last - at);

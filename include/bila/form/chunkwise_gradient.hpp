@@ -391,7 +391,7 @@ struct chunkwise_gradient {
     kernel::tile<Real> dq, dk, dv;
   };
 
-  /// The pairs inside one chunk; the decays of this way are at hand.
+  /// The pairs inside one chunk. The decays of this way are in w.decays already.
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void block(const head<T>& x, head_gradient<T>& g, direction way, index_t first, const tokens<const Real>& in,
                                   const sums<Real>& out, scratch<Kernel, Real>& w) {

@@ -100,7 +100,8 @@ inline BILA_NOINLINE void gate_gradient_scan(direction way, double pass, const d
   }
 }
 
-/// A block on the diagonal was made with its mask's own weights there: notes the gradient of the diagonal weight, then applies it.
+/// A block on the diagonal was computed with the diagonal weight 1: adds its part to the gradient of that weight, then multiplies
+/// the diagonal by it.
 template <class T, class Real>
 void weigh_diagonal(const head<T>& x, head_gradient<T>& g, kernel::tile<Real> A, kernel::tile<Real> G, kernel::tile<Real> E) {
   const Real diagonal = static_cast<Real>(x.diagonal);

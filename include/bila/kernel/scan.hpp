@@ -68,8 +68,8 @@ class pending_decay {
 
   double factor() const { return factor_; }
 
-  /// Decays the state; returns what the stored one is to be multiplied with now: 1, a smaller power of two, or 0. One that is put
-  /// off as long as factor() is at least `least`.
+  /// Decays the state by lambda. Returns the factor by which the stored state must be multiplied now: 1 while factor() stays at or
+  /// above `least`, else a smaller power of two, or 0.
   double decay(double lambda, double least = 0.5) {
     factor_ *= lambda;
     if (factor_ >= least) return 1;

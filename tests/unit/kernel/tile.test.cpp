@@ -22,6 +22,14 @@ constexpr index_t lanes = Kernel::lanes<Real>;
 
 }  // namespace
 
+TEST_CASE("a vector is a tile of one row, and what is not wanted one of none") {
+  const std::vector<float> x(7);
+  const auto row = bila::kernel::one_row(x.data(), 7);
+  CHECK((row.data == x.data() && row.rows == 1 && row.columns == 7));
+  CHECK(bila::kernel::one_row(static_cast<const float*>(nullptr), 7).rows == 0);
+  CHECK((bila::kernel::no_tile<float>.data == nullptr && bila::kernel::no_tile<float>.rows == 0));
+}
+
 TEST_CASE("clear sets the padding too") {
   std::vector<float> memory(24, 7);
   bila::kernel::clear(bila::kernel::tile<float>{memory.data(), 2, 5, 8});
