@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a check speaks, and how an error leaves. A check returns what is wrong as a sentence (empty when all is well); only an entry
-// point raises it.
+// Error messages, and how they reach the caller. A check returns a message, empty if nothing is wrong. Only an entry point throws
+// it, or passes it to the error handler in a build without exceptions.
 #pragma once
 
 #include <bila/config.hpp>
@@ -16,21 +16,21 @@
 
 namespace bila::inline v0_1 {
 
-/// A sentence naming the argument, the place and the value that is wrong; empty when nothing is.
+/// An error message that names the argument, the place and the value that is wrong; empty if nothing is wrong.
 using complaint = std::string;
 
-/// Where an error goes in a program built without exceptions. It is given the sentence and should not return.
+/// Receives the message in a program built without exceptions. It should not return.
 using error_handler = void (*)(const char* sentence);
 
 namespace detail {
 
-inline constinit std::atomic<error_handler> current_error_handler{nullptr};  // every unit's; null: to stderr
+inline constinit std::atomic<error_handler> current_error_handler{nullptr};  // one for all units; null: print to stderr
 
 }  // namespace detail
 
 namespace detail::inline BILA_UNIT {
 
-/// A word or a number of a sentence.
+/// A piece of a message: text or a number.
 class part {
  public:
   explicit part(std::string_view words) : words_(words) {}
@@ -53,7 +53,7 @@ class part {
   long long integer_ = 0;
 };
 
-// Not inlined: sentences are said at a hundred places and almost never.
+// Not inlined: messages are built at a hundred places and almost never needed.
 BILA_NOINLINE inline complaint join(std::initializer_list<part> parts) {
   complaint whole;
   for (const part& one : parts) one.append_to(whole);
@@ -64,7 +64,7 @@ BILA_NOINLINE inline complaint join(std::initializer_list<part> parts) {
 
 inline namespace BILA_UNIT {
 
-/// Joins words and numbers into one sentence. Cold: what leads to it is rarely taken, and compiled for size.
+/// Joins words and numbers into one message. Cold: the branches that call it are rarely taken and are compiled for size.
 template <class... Parts>
 [[gnu::cold]] complaint sentence(const Parts&... parts) {
   return detail::join({detail::part(parts)...});
@@ -73,7 +73,7 @@ template <class... Parts>
 /// Sets the error handler of a program built with -fno-exceptions; the default prints to stderr. If it returns, the program aborts.
 inline void set_error_handler(error_handler handler) { detail::current_error_handler = handler; }
 
-/// Throws Error, or without exceptions hands the words to the error handler.
+/// Throws Error with the message, or without exceptions passes the message to the error handler.
 template <class Error = std::invalid_argument>
 [[noreturn]] void raise(const complaint& words) {
 #if BILA_EXCEPTIONS

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What runs a call.
+// What a backend is.
 #pragma once
 
 #include <bila/config.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the entry points of all backends check alike: all but the numbers in tensors.
+// Checks that all backends share: everything but the values in tensors.
 #pragma once
 
 #include <bila/call/inputs.hpp>
@@ -14,7 +14,7 @@ namespace bila::inline v0_1 {
 
 namespace detail::inline BILA_UNIT {
 
-/// Whether a mask has a meaning for keys that are not the queries' tokens.
+/// Cross attention: the mask and the options must not depend on the order of tokens.
 template <class T>
 BILA_NOINLINE complaint check_cross(bool orders_tokens, bool has_gaps, const inputs<T>& in, const geometry& size) {
   if (!is_cross(in, size)) return {};
@@ -36,14 +36,14 @@ BILA_NOINLINE complaint check_parameters(const Mask& mask, index_t B, index_t H,
   return wrong;
 }
 
-/// Both.
+/// check_cross and check_parameters.
 template <class Mask, class T>
 complaint check_mask_shape(const Mask& mask, const inputs<T>& in, const geometry& size) {
   complaint wrong = check_cross(orders_tokens<Mask>, gapped<Mask>, in, size);
   return wrong.empty() ? check_parameters(mask, size.B, size.H, size.L) : wrong;
 }
 
-/// A user's mask may leave the shape of its parameters unchecked.
+/// No output may overlap a mask's parameters. Their views are checked first, because a user's mask need not check them itself.
 template <class Mask>
 complaint check_gates_apart(named_tensors outputs, const Mask& mask) {
   complaint wrong;
@@ -60,17 +60,17 @@ complaint check_gates_apart(named_tensors outputs, const Mask& mask) {
   return wrong;
 }
 
-/// Where a state in 16 bits is not taken.
+/// For calls that do not accept states stored in 16 bits.
 template <class T>
 complaint check_state_storage(const char* name, const state<T>& x) {
   if (x.stored == state_storage::computed) return {};
   return sentence(name, " is stored in 16 bits, here a state is float");
 }
 
-/// What decides whether a state has a meaning in a call.
+/// What a call must have for a state to be used: see check_state_use.
 struct state_rules {
   bool form_carries, mask_has_gaps, norm_uses_row_sum;
-  direction looks;  // of the call
+  direction looks;  // the call's direction
 };
 
 /// What is wrong with a form or a norm by itself.
@@ -82,7 +82,7 @@ complaint check_itself(const Policy& policy) {
     return {};
 }
 
-/// A state needs a form and a mask that have it, a direction that looks there, and row sums if the norm does.
+/// A state needs a form that carries states, a mask with gaps, a call direction that reads it, and z if the norm uses row sums.
 template <class T>
 BILA_NOINLINE complaint check_state_use(const char* name, const state<T>& x, direction opposite, const state_rules& rules) {
   if (!x.given()) return {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the way back takes and gives, and the checks of it that all backends share.
+// Inputs and outputs of the gradient, and its checks that all backends share.
 #pragma once
 
 #include <bila/call/checks.hpp>
@@ -49,13 +49,13 @@ inline constexpr bool has_log_decay = false;
 template <gapped Mask, class T>
 inline constexpr bool has_log_decay<Mask, T> = pulls_back<Mask, real_of<T>>;
 
-/// Whether x, as it is computed with, is neither zero nor so small that tasks take it for zero.
+/// Whether x is a normal number in the type that is computed in. Tasks flush denormal results to zero.
 template <class Real>
 bool keeps_digits(double x) {
   return std::abs(static_cast<Real>(x)) >= (std::numeric_limits<Real>::min)();
 }
 
-/// Whether the gradient of a gap is asked for by its place, whatever the mask.
+/// Whether the gradients of single gaps are wanted, and not only those of the mask's parameters.
 template <class T>
 bool wants_gaps(const gradients<T>& to) {
   return to.log_forward.data != nullptr || to.log_backward.data != nullptr || to.initial_forward.log_decay.data != nullptr ||
@@ -80,7 +80,7 @@ std::array<named_tensor, 13> written_to(const gradients<T>& to) {
            {"gradients.weights", footprint(to.weights)}}};
 }
 
-/// What can be wrong with the tensors of a call, but for their numbers, whatever the mask.
+/// Checks all tensors of a gradient call except the mask's: shapes, views, overlap. Values are not read.
 template <class T>
 BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const inputs<T>& in, const saved<T>& kept,
                                                const output_gradients<T>& dy, const gradients<T>& to) {
@@ -138,7 +138,7 @@ BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const i
   return wrong;
 }
 
-/// What is wanted of a mask that is gapped or not, with a log decay of this shape, or null.
+/// Whether the wanted gradients exist for the mask. log_decay: the shape of its parameter, null if it has none.
 template <class T>
 BILA_NOINLINE complaint check_wanted(const gradients<T>& to, bool is_gapped, const per_axis* log_decay) {
   if (to.log_decay.data != nullptr && log_decay == nullptr)
@@ -152,7 +152,7 @@ BILA_NOINLINE complaint check_wanted(const gradients<T>& to, bool is_gapped, con
   return {};
 }
 
-/// What can be wrong with a call's mask, and with what is wanted of it, but for its numbers.
+/// Checks the mask and the gradients that are wanted of it, except for the mask's values.
 template <class Mask, class T>
 BILA_NOINLINE complaint check_gradient_mask(const Mask& mask, const inputs<T>& in, const gradients<T>& to, const geometry& size) {
   complaint wrong = check_mask_shape(mask, in, size);

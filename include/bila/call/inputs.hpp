@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bundle {q, k, v} with what defines the operator besides mask and norm, and the checks that it passes once, at the door.
+// q, k, v and the options of a call, what it writes, and the checks of both, made once at the entry point.
 #pragma once
 
 #include <bila/call/overlap.hpp>
@@ -26,8 +26,8 @@ namespace bila::inline v0_1 {
 ///     [N_i, Z_i] = sum_j scale (q_i . k_j) M_ij [v_j, 1],   M_ii = diagonal
 ///
 /// Shapes: q [B, Hq, L, Dk], k [B, Hk, L, Dk], v [B, Hv, L, Dv], feature-mapped already. With H the heads of the output, Hq, Hk
-/// and Hv each divide H, and head h reads head h / (H / Hx) of x. A stride of zero broadcasts. The numbers are not looked at: a NaN
-/// in them gives NaN.
+/// and Hv each divide H, and head h reads head h / (H / Hx) of x. A stride of zero broadcasts. Values are not checked: a NaN in
+/// them gives NaN.
 /// Source: LION (arXiv 2502.16249), the masked form Y = norm((Q K^T) o M) V.
 template <class T>
 struct inputs {
@@ -37,9 +37,9 @@ struct inputs {
   bila::direction direction = bila::direction::both;
   index_list offsets = {};                        // packed segments [offsets[n], offsets[n+1]) of the one batch row
   index_list lengths = {};                        // valid tokens of each batch row; the rest is never read, and y = 0 there
-  state<const real_of<T>> initial_forward = {};   // what comes before the first token of each sequence
-  state<const real_of<T>> initial_backward = {};  // what comes after its last
-  index_list key_lengths = {};                    // of cross attention: valid keys of each batch row; then lengths is of queries
+  state<const real_of<T>> initial_forward = {};   // state before the first token of each sequence
+  state<const real_of<T>> initial_backward = {};  // state after its last token
+  index_list key_lengths = {};                    // cross attention: valid keys of each batch row; lengths then counts queries
 };
 
 template <class T, class U, class V>
@@ -99,7 +99,7 @@ geometry geometry_of(const inputs<T>& in, const outputs<T>& out) {
   return geometry_of(in, out.final_forward.given() ? out.final_forward : out.final_backward);
 }
 
-/// Whether keys are something else than the queries' tokens: cross attention, for masks that do not order tokens.
+/// Cross attention: whether keys are not the queries' own tokens. Masks that order tokens do not allow it.
 template <class T>
 bool is_cross(const inputs<T>& in, const geometry& size) {
   return size.Lk != size.L || !in.key_lengths.empty();
@@ -177,7 +177,7 @@ complaint check_shapes(const inputs<T>& in, const tensor_view<Out>& y) {
   return {};
 }
 
-/// A number that the tensors' own are multiplied with.
+/// scale or diagonal: finite in the type that is computed in.
 template <class T>
 complaint check_number(const char* name, double x) {
   if (is_finite(x) && std::abs(x) <= static_cast<double>((std::numeric_limits<real_of<T>>::max)())) return {};
@@ -199,7 +199,7 @@ complaint check_offsets(const inputs<T>& in, index_t B, index_t L) {
   return {};
 }
 
-/// Of the valid tokens, at most L, of each batch row.
+/// lengths or key_lengths: an entry for each batch row, between 0 and L.
 inline complaint check_lengths(const char* name, const index_list& lengths, index_t B, index_t L) {
   if (lengths.empty()) return {};
   if (static_cast<index_t>(lengths.size()) != B)
@@ -220,7 +220,7 @@ complaint check_all_lengths(const inputs<T>& in, index_t B, index_t L) {
   return wrong.empty() ? check_lengths("key_lengths", in.key_lengths, B, Lk) : wrong;
 }
 
-/// What is computed for each pair of numbers, or kept, must be countable.
+/// B H L Dk Dv is at most 2^52, so that counts of operations and bytes do not overflow.
 inline complaint check_work(const geometry& size) {
   const auto at_least_1 = [](index_t n) { return (std::max)(static_cast<double>(n), 1.0); };
   const double work =
@@ -230,7 +230,7 @@ inline complaint check_work(const geometry& size) {
                   size.Dk, ": their product is above 2^52");
 }
 
-/// What is neither a tensor of tokens nor written.
+/// The options: scale, diagonal, lengths, offsets, initial states.
 template <class T>
 complaint check_options(const inputs<T>& in, const geometry& size) {
   for (const complaint& wrong : {check_work(size), check_number<T>("scale", in.scale), check_number<T>("diagonal", in.diagonal)})
@@ -260,7 +260,7 @@ std::array<named_tensor, 3> read_by(const inputs<T>& in) {
   return {{{"q", footprint(in.q)}, {"k", footprint(in.k)}, {"v", footprint(in.v)}}};
 }
 
-/// What is read before a sequence starts, in either direction: a final state may take the initial one's place in memory.
+/// The initial states of both directions. A final state may overwrite the initial state of its direction.
 template <class T>
 std::array<named_tensor, 6> initial_states_of(const inputs<T>& in) {
   const auto &f = in.initial_forward, &b = in.initial_backward;
@@ -276,8 +276,7 @@ std::array<named_tensor, 6> initial_states_of(const inputs<T>& in) {
 
 inline namespace BILA_UNIT {
 
-/// Everything about q, k, v, the options and the shape of y that can be wrong, in the order a reader would look; empty if nothing
-/// is.
+/// Checks q, k, v, the options and the shape of y, simple errors first. Returns the first error, empty if there is none.
 template <class T, class Out>
 complaint validate(const inputs<T>& in, const tensor_view<Out>& y) {
   for (const complaint& wrong :

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segments: the ranges of tokens that see each other. Boundaries are data, never gates of a model (MATH.md 1.4).
+// Segments: the ranges of tokens that see each other. Borders are given by offsets or lengths, not by gates (MATH.md 1.4).
 #pragma once
 
 #include <bila/view/index_list.hpp>

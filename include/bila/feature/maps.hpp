@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Feature maps phi, which make scores of projected queries and keys, one row at a time, and their adjoints.
+// Feature maps phi, applied to projected queries and keys one row at a time, and their adjoints.
 // A user's map is any type with these three members.
 #pragma once
 
@@ -209,7 +209,7 @@ struct softmax {
   }
 };
 
-/// phi(x) = softmax([2 x, -2 x]), of a row that the model's own linear layer made. Source: Hedgehog (arXiv 2402.04347).
+/// phi(x) = softmax([2 x, -2 x]). x is the output of a linear layer, which is the model's. Source: Hedgehog (arXiv 2402.04347).
 struct hedgehog {
   constexpr index_t width(index_t d) const { return 2 * d; }
 

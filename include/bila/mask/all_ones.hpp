@@ -6,7 +6,7 @@
 
 namespace bila::inline v0_1::mask {
 
-/// M_ij = 1: every token sees every token alike (LION-LIT, linear transformer). Gaps: f = b = 0.
+/// M_ij = 1: every query sees every key with the same weight (LION-LIT, linear transformer). Gaps: f = b = 0.
 /// Source: LION (arXiv 2502.16249), full linear attention.
 struct all_ones {
   static constexpr gap gaps = gap::none;

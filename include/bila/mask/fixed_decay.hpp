@@ -47,7 +47,7 @@ struct fixed_decay {
 template <class T>
 fixed_decay(tensor_view<T>) -> fixed_decay<std::remove_const_t<T>>;
 
-/// A number in the place of the tensor does not compile.
+/// Chosen for a number in place of the tensor, which is a compile-time error with this message.
 template <class Number>
 requires std::is_arithmetic_v<Number>
 struct fixed_decay<Number*> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mask of a decay that each token chooses.
+// The mask of data-dependent decay: each token has a gate.
 #pragma once
 
 #include <bila/mask/concepts.hpp>
@@ -13,7 +13,7 @@ enum class gate {
   later,    ///< a_t both ways: the published formula; M is symmetric, and a_0 is not used
   source,   ///< the gate of the token being left: LION's code
   target,   ///< the gate of the token being entered: a double scan over the flipped sequence (Vim); the transpose of source
-  earlier,  ///< a_{t-1} both ways: later, seen from the other end
+  earlier,  ///< a_{t-1} both ways: `later` on the reversed sequence
 };
 
 namespace mask {
@@ -47,7 +47,7 @@ struct selective_decay {
     return static_cast<double>(log_decay(b, h, token(direction::backward, t), 0));
   }
 
-  /// Whose gate gap t has when crossed this way.
+  /// The token whose gate gap t uses when crossed this way.
   BILA_SHARED index_t token(direction way, index_t t) const {
     const gate before = way == direction::forward ? gate::source : gate::target;
     return crossing == gate::earlier || crossing == before ? t - 1 : t;
@@ -60,7 +60,8 @@ struct selective_decay {
     return sentence("log_decay[b = ", b, ", h = ", h, ", t = ", token(way, t), "]");
   }
 
-  /// d a_t = the gradients of the one or two gaps whose decay it is; f(u), g(u) those of gap u of the segment, 0 < u < count.
+  /// d a_t, the sum of the gradients of the gaps that use a_t. f(u), g(u): the gradient of gap u of the segment, crossed forwards
+  /// and backwards, 0 < u < count (MATH.md 4.5).
   template <class F, class G>
   BILA_SHARED double gradient_of(index_t t, index_t count, const F& f, const G& g) const {
     const index_t forward = t - token(direction::forward, 0), backward = t - token(direction::backward, 0);

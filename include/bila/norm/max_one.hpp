@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Division by the row sum where it exceeds one.
+// Division by the absolute row sum where that exceeds one.
 #pragma once
 
 #include <bila/norm/concepts.hpp>
@@ -17,7 +17,7 @@ struct max_one {
     return {scale, size <= 1 ? Real(1) : size};
   }
 
-  /// The slope at |scale Z| = 1 is that of the constant.
+  /// At |scale Z| = 1, where max has a kink, the divisor counts as constant.
   template <class Real>
   BILA_SHARED constexpr bila::slope<Real> slope(Real Z, Real scale, Real dy_y) const {
     const Real scaled = scale * Z, size = scaled < 0 ? -scaled : scaled;

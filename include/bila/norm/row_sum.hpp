@@ -22,7 +22,7 @@ struct row_sum {
     return {Real(1), Z + static_cast<Real>(eps)};
   }
 
-  /// y does not depend on the scale. A row that was set to zero passes nothing.
+  /// y does not depend on the scale. A row that was set to zero has no gradient.
   template <class Real>
   BILA_SHARED constexpr bila::slope<Real> slope(Real Z, Real, Real dy_y) const {
     const Real n = Z + static_cast<Real>(eps);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can be wrong with a tensor by itself: a shape that no memory holds, or another one than was asked for.
+// Checks of a single tensor: its shape fits into memory and is the expected one.
 #pragma once
 
 #include <bila/config.hpp>
@@ -19,10 +19,12 @@ std::string shape_in_words(const tensor_view<T>& x) {
   return numbers_in_words(x.extents);
 }
 
-/// No memory holds more numbers, nor reaches further. Indices, sums of them, and bytes are then far from overflowing.
+/// The most numbers that a tensor may have, and the farthest that its strides may reach. Indices, their sums and bytes then fit
+/// easily into 64 bits.
 inline constexpr double most_numbers = 0x1p48;
 
-/// Whether a tensor can lie in memory, however it broadcasts. In double, which does not overflow; an extent of 0 counts as 1.
+/// Whether a tensor, with its broadcast axes expanded, stays below that limit. Computed in double, which does not overflow. An
+/// extent of 0 counts as 1.
 BILA_NOINLINE inline complaint check_reach(const char* name, const per_axis& extents, const per_axis& strides) {
   double numbers = 1, reach = 0;
   for (std::size_t axis = 0; axis < 4; ++axis) {
@@ -48,7 +50,7 @@ complaint check_view(const char* name, const tensor_view<T>& x) {
   return check_reach(name, x.extents, x.strides);
 }
 
-/// Of a tensor that may be left out.
+/// For a tensor that may be empty: if given, it must have the shape `wanted`.
 template <class T>
 complaint check_extents(const char* name, const tensor_view<T>& x, per_axis wanted) {
   if (x.data == nullptr) return {};

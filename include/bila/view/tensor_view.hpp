@@ -47,7 +47,7 @@ struct tensor_view {
     return data[b * strides[0] + h * strides[1] + l * strides[2] + d * strides[3]];
   }
 
-  // A template, because nvcc warns of a conversion from a view of const to itself even where it is ruled out.
+  // A template, because nvcc warns about a conversion from a view of const to itself even if `requires` excludes it.
   template <class U>
   requires(!std::is_const_v<T> && std::is_same_v<U, const T>) BILA_SHARED constexpr operator tensor_view<U>() const {
     return {data, extents, strides};
@@ -56,7 +56,7 @@ struct tensor_view {
 
 namespace detail::inline BILA_UNIT {
 
-/// a b, which wraps around: a shape that large is refused where the view is used.
+/// a b, modulo 2^64. A shape that large is refused when the view is used.
 BILA_SHARED constexpr index_t times(index_t a, index_t b) {
   return static_cast<index_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
 }
