@@ -17,10 +17,10 @@
 namespace bila::inline v0_1 {
 
 /// An error message that names the argument, the place and the value that is wrong; empty if nothing is wrong.
-using complaint = std::string;
+using error_message = std::string;
 
 /// Receives the message in a program built without exceptions. It should not return.
-using error_handler = void (*)(const char* sentence);
+using error_handler = void (*)(const char* message);
 
 namespace detail {
 
@@ -39,11 +39,11 @@ class part {
   template <std::integral Number>
   explicit part(Number x) : kind_(kind::integer), integer_(static_cast<long long>(x)) {}
 
-  void append_to(std::string& sentence) const {
+  void append_to(std::string& text) const {
     char digits[32] = "";
     if (kind_ == kind::real) std::snprintf(digits, sizeof digits, "%g", real_);
     if (kind_ == kind::integer) std::snprintf(digits, sizeof digits, "%lld", integer_);
-    sentence.append(words_).append(digits);
+    text.append(words_).append(digits);
   }
 
  private:
@@ -54,8 +54,8 @@ class part {
 };
 
 // Not inlined: messages are built at a hundred places and almost never needed.
-BILA_NOINLINE inline complaint join(std::initializer_list<part> parts) {
-  complaint whole;
+BILA_NOINLINE inline error_message join(std::initializer_list<part> parts) {
+  error_message whole;
   for (const part& one : parts) one.append_to(whole);
   return whole;
 }
@@ -66,7 +66,7 @@ inline namespace BILA_UNIT {
 
 /// Joins words and numbers into one message. Cold: the branches that call it are rarely taken and are compiled for size.
 template <class... Parts>
-[[gnu::cold]] complaint sentence(const Parts&... parts) {
+[[gnu::cold]] error_message message(const Parts&... parts) {
   return detail::join({detail::part(parts)...});
 }
 
@@ -75,7 +75,7 @@ inline void set_error_handler(error_handler handler) { detail::current_error_han
 
 /// Throws Error with the message, or without exceptions passes the message to the error handler.
 template <class Error = std::invalid_argument>
-[[noreturn]] void raise(const complaint& words) {
+[[noreturn]] void raise(const error_message& words) {
 #if BILA_EXCEPTIONS
   throw Error("bila: " + words);
 #else

@@ -124,29 +124,29 @@ namespace detail::inline BILA_UNIT {
 
 /// `name` is that of the state, its parts are added.
 template <class T>
-complaint check_state(const char* name, const state<T>& x, index_t sequences, const geometry& size) {
+error_message check_state(const char* name, const state<T>& x, index_t sequences, const geometry& size) {
   if (!x.given()) return {};
-  for (const complaint& wrong :
+  for (const error_message& wrong :
        {check_extents(".S", x.S, {sequences, size.H, size.Dk, size.Dv}), check_extents(".z", x.z, {sequences, size.H, size.Dk, 1}),
         check_extents(".log_decay", x.log_decay, {sequences, size.H, 1, 1})})
     if (!wrong.empty()) return name + wrong;
   return {};
 }
 
-inline complaint check_divides(const char* name, index_t heads, index_t H) {
+inline error_message check_divides(const char* name, index_t heads, index_t H) {
   if (heads == H || (heads > 0 && H % heads == 0)) return {};
-  return sentence(name, " has ", heads, " heads, which do not divide the ", H, " heads of the output");
+  return message(name, " has ", heads, " heads, which do not divide the ", H, " heads of the output");
 }
 
-inline complaint check_equal(const char* name, const char* axis, index_t found, const char* other, index_t wanted) {
+inline error_message check_equal(const char* name, const char* axis, index_t found, const char* other, index_t wanted) {
   if (found == wanted) return {};
-  return sentence(name, " has ", axis, " ", found, " but ", other, " has ", wanted);
+  return message(name, " has ", axis, " ", found, " but ", other, " has ", wanted);
 }
 
 /// Without y and q.
 template <class T>
-complaint check_keys(const inputs<T>& in, const geometry& size) {
-  for (const complaint& wrong : {
+error_message check_keys(const inputs<T>& in, const geometry& size) {
+  for (const error_message& wrong : {
            check_view("k", in.k),
            check_view("v", in.v),
            check_equal("v", "batch size", in.v.batches(), "k", size.B),
@@ -159,9 +159,9 @@ complaint check_keys(const inputs<T>& in, const geometry& size) {
 }
 
 template <class T, class Out>
-complaint check_shapes(const inputs<T>& in, const tensor_view<Out>& y) {
+error_message check_shapes(const inputs<T>& in, const tensor_view<Out>& y) {
   const index_t B = y.batches(), H = y.heads(), L = y.length();
-  for (const complaint& wrong : {
+  for (const error_message& wrong : {
            check_equal("q", "batch size", in.q.batches(), "y", B),
            check_equal("k", "batch size", in.k.batches(), "y", B),
            check_equal("v", "batch size", in.v.batches(), "y", B),
@@ -179,67 +179,68 @@ complaint check_shapes(const inputs<T>& in, const tensor_view<Out>& y) {
 
 /// scale or diagonal: finite in the type that is computed in.
 template <class T>
-complaint check_number(const char* name, double x) {
+error_message check_number(const char* name, double x) {
   if (is_finite(x) && std::abs(x) <= static_cast<double>((std::numeric_limits<real_of<T>>::max)())) return {};
-  return sentence(name, " = ", x, ", it must be finite", is_finite(x) ? " in float" : "");
+  return message(name, " = ", x, ", it must be finite", is_finite(x) ? " in float" : "");
 }
 
 template <class T>
-complaint check_offsets(const inputs<T>& in, index_t B, index_t L) {
+error_message check_offsets(const inputs<T>& in, index_t B, index_t L) {
   const auto& offsets = in.offsets;
-  if (B != 1) return sentence("offsets: packed segments need a batch size of 1, it is ", B);
-  if (offsets.size() < 2) return sentence("offsets: needs at least 2 entries, it has ", offsets.size());
-  if (offsets[0] != 0) return sentence("offsets[0] = ", offsets[0], ", it must be 0");
+  if (B != 1) return message("offsets: packed segments need a batch size of 1, it is ", B);
+  if (offsets.size() < 2) return message("offsets: needs at least 2 entries, it has ", offsets.size());
+  if (offsets[0] != 0) return message("offsets[0] = ", offsets[0], ", it must be 0");
   for (std::size_t n = 1; n < offsets.size(); ++n)
     if (offsets[n] < offsets[n - 1])
-      return sentence("offsets[", n, "] = ", offsets[n], " is below offsets[", n - 1, "] = ", offsets[n - 1],
-                      ": they must not decrease");
+      return message("offsets[", n, "] = ", offsets[n], " is below offsets[", n - 1, "] = ", offsets[n - 1],
+                     ": they must not decrease");
   const std::size_t last = offsets.size() - 1;
-  if (offsets[last] != L) return sentence("offsets[", last, "] = ", offsets[last], ", the last one must be the length ", L);
+  if (offsets[last] != L) return message("offsets[", last, "] = ", offsets[last], ", the last one must be the length ", L);
   return {};
 }
 
 /// lengths or key_lengths: an entry for each batch row, between 0 and L.
-inline complaint check_lengths(const char* name, const index_list& lengths, index_t B, index_t L) {
+inline error_message check_lengths(const char* name, const index_list& lengths, index_t B, index_t L) {
   if (lengths.empty()) return {};
   if (static_cast<index_t>(lengths.size()) != B)
-    return sentence(name, ": has ", lengths.size(), " entries but the batch size is ", B);
+    return message(name, ": has ", lengths.size(), " entries but the batch size is ", B);
   for (std::size_t b = 0; b < lengths.size(); ++b)
-    if (lengths[b] < 0 || lengths[b] > L) return sentence(name, "[", b, "] = ", lengths[b], " is outside 0..", L);
+    if (lengths[b] < 0 || lengths[b] > L) return message(name, "[", b, "] = ", lengths[b], " is outside 0..", L);
   return {};
 }
 
 template <class T>
-complaint check_all_lengths(const inputs<T>& in, index_t B, index_t L) {
+error_message check_all_lengths(const inputs<T>& in, index_t B, index_t L) {
   const index_t Lk = in.k.length();
   if (!in.lengths.empty() && !in.offsets.empty())
-    return sentence("lengths: both offsets and lengths are given, a call takes one of them");
+    return message("lengths: both offsets and lengths are given, a call takes one of them");
   if (!in.lengths.empty() && in.key_lengths.empty() && Lk != L)
-    return sentence("lengths: k has length ", Lk, " but q has ", L, ": lengths counts queries, and needs key_lengths beside it");
-  complaint wrong = check_lengths("lengths", in.lengths, B, L);
+    return message("lengths: k has length ", Lk, " but q has ", L, ": lengths counts queries, and needs key_lengths beside it");
+  error_message wrong = check_lengths("lengths", in.lengths, B, L);
   return wrong.empty() ? check_lengths("key_lengths", in.key_lengths, B, Lk) : wrong;
 }
 
 /// B H L Dk Dv is at most 2^52, so that counts of operations and bytes do not overflow.
-inline complaint check_work(const geometry& size) {
+inline error_message check_work(const geometry& size) {
   const auto at_least_1 = [](index_t n) { return (std::max)(static_cast<double>(n), 1.0); };
   const double work =
       at_least_1(size.B) * at_least_1(size.H) * at_least_1((std::max)(size.L, size.Lk)) * at_least_1(size.Dk) * at_least_1(size.Dv);
   if (work <= 0x1p52) return {};
-  return sentence("y has shape [", size.B, ", ", size.H, ", ", size.L, ", ", size.Dv, "] and k has length ", size.Lk, " and width ",
-                  size.Dk, ": their product is above 2^52");
+  return message("y has shape [", size.B, ", ", size.H, ", ", size.L, ", ", size.Dv, "] and k has length ", size.Lk, " and width ",
+                 size.Dk, ": their product is above 2^52");
 }
 
 /// The options: scale, diagonal, lengths, offsets, initial states.
 template <class T>
-complaint check_options(const inputs<T>& in, const geometry& size) {
-  for (const complaint& wrong : {check_work(size), check_number<T>("scale", in.scale), check_number<T>("diagonal", in.diagonal)})
+error_message check_options(const inputs<T>& in, const geometry& size) {
+  for (const error_message& wrong :
+       {check_work(size), check_number<T>("scale", in.scale), check_number<T>("diagonal", in.diagonal)})
     if (!wrong.empty()) return wrong;
-  if (const complaint wrong = check_all_lengths(in, size.B, size.L); !wrong.empty()) return wrong;
+  if (const error_message wrong = check_all_lengths(in, size.B, size.L); !wrong.empty()) return wrong;
   if (!in.offsets.empty())
-    if (const complaint wrong = check_offsets(in, size.B, size.L); !wrong.empty()) return wrong;
-  for (const complaint& wrong : {check_state("initial_forward", in.initial_forward, sequences_of(in, size), size),
-                                 check_state("initial_backward", in.initial_backward, sequences_of(in, size), size)})
+    if (const error_message wrong = check_offsets(in, size.B, size.L); !wrong.empty()) return wrong;
+  for (const error_message& wrong : {check_state("initial_forward", in.initial_forward, sequences_of(in, size), size),
+                                     check_state("initial_backward", in.initial_backward, sequences_of(in, size), size)})
     if (!wrong.empty()) return wrong;
   return {};
 }
@@ -278,34 +279,34 @@ inline namespace BILA_UNIT {
 
 /// Checks q, k, v, the options and the shape of y, simple errors first. Returns the first error, empty if there is none.
 template <class T, class Out>
-complaint validate(const inputs<T>& in, const tensor_view<Out>& y) {
-  for (const complaint& wrong :
+error_message validate(const inputs<T>& in, const tensor_view<Out>& y) {
+  for (const error_message& wrong :
        {detail::check_view("q", in.q), detail::check_view("k", in.k), detail::check_view("v", in.v), detail::check_view("y", y)})
     if (!wrong.empty()) return wrong;
-  if (const complaint wrong = detail::check_shapes(in, y); !wrong.empty()) return wrong;
+  if (const error_message wrong = detail::check_shapes(in, y); !wrong.empty()) return wrong;
   return detail::check_options(in, geometry_of(in, y));
 }
 
 /// The same with all that attention writes.
 template <class T>
-complaint validate(const inputs<T>& in, const outputs<T>& out) {
+error_message validate(const inputs<T>& in, const outputs<T>& out) {
   const geometry size = geometry_of(in, out);
   if (only_states(out)) {
-    if (complaint wrong = detail::check_keys(in, size); !wrong.empty()) return wrong;
-    if (complaint wrong = detail::check_options(in, size); !wrong.empty()) return wrong;
+    if (error_message wrong = detail::check_keys(in, size); !wrong.empty()) return wrong;
+    if (error_message wrong = detail::check_options(in, size); !wrong.empty()) return wrong;
     if (out.row_sum.data != nullptr) return "row_sum is given, but without y no row is computed";
     if (out.add) return "outputs.add is set, but there is no y to add to";
-  } else if (complaint wrong = validate(in, out.y); !wrong.empty()) {
+  } else if (error_message wrong = validate(in, out.y); !wrong.empty()) {
     return wrong;
   }
-  for (const complaint& wrong : {
+  for (const error_message& wrong : {
            detail::check_extents("row_sum", out.row_sum, {size.B, size.H, size.L, 1}),
            detail::check_state("final_forward", out.final_forward, sequences_of(in, size), size),
            detail::check_state("final_backward", out.final_backward, sequences_of(in, size), size),
        })
     if (!wrong.empty()) return wrong;
   const auto written = detail::written_to(out);
-  complaint wrong = detail::check_overlaps(written, detail::read_by(in));
+  error_message wrong = detail::check_overlaps(written, detail::read_by(in));
   return wrong.empty() ? detail::check_apart(written, detail::initial_states_of(in)) : wrong;
 }
 

@@ -138,21 +138,22 @@ struct named_tensor {
 using named_tensors = std::span<const named_tensor>;
 
 /// No output may overlap an input.
-inline complaint check_apart(named_tensors outputs, named_tensors inputs) {
+inline error_message check_apart(named_tensors outputs, named_tensors inputs) {
   for (const named_tensor& out : outputs)
     for (const named_tensor& in : inputs)
       if (!(in.memory == out.memory && in.replaced_by == out.name) && may_overlap(out.memory, in.memory))
-        return sentence(out.name, " overlaps ", in.name, " in memory");
+        return message(out.name, " overlaps ", in.name, " in memory");
   return {};
 }
 
 /// No output may overlap itself, an input, or another output.
-inline complaint check_overlaps(named_tensors outputs, named_tensors inputs) {
+inline error_message check_overlaps(named_tensors outputs, named_tensors inputs) {
   for (const named_tensor& out : outputs) {
     if (shares_memory_with_itself(out.memory))
-      return sentence(out.name, ": two of its elements share memory (strides ", strides_in_words(out.memory), ")");
-    if (complaint wrong = check_apart({&out, 1}, inputs); !wrong.empty()) return wrong;
-    if (complaint wrong = check_apart({&out, 1}, outputs.first(static_cast<std::size_t>(&out - outputs.data()))); !wrong.empty())
+      return message(out.name, ": two of its elements share memory (strides ", strides_in_words(out.memory), ")");
+    if (error_message wrong = check_apart({&out, 1}, inputs); !wrong.empty()) return wrong;
+    if (error_message wrong = check_apart({&out, 1}, outputs.first(static_cast<std::size_t>(&out - outputs.data())));
+        !wrong.empty())
       return wrong;
   }
   return {};

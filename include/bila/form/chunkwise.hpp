@@ -24,7 +24,7 @@ struct chunkwise {
   index_t size = 0;        // tokens per chunk, 128 for more; 0: the fastest where it was measured, 16 and 32 for the gradient
   bool recompute = false;  // the gradient keeps one state per sqrt(L / C) chunks instead of one per chunk, and computes more
 
-  complaint validate() const { return size >= 0 ? complaint() : sentence("chunkwise.size = ", size, ", it must be >= 0"); }
+  error_message validate() const { return size >= 0 ? error_message() : message("chunkwise.size = ", size, ", it must be >= 0"); }
 
   index_t tokens() const { return size > 0 ? (std::min)(size, most) : 16; }
 

@@ -45,7 +45,7 @@ inline constexpr bool orders_tokens<Mask> = Mask::gaps != gap::none;
 /// A mask that can check the shapes of its own parameters against the call's.
 template <class Mask>
 concept checks_itself = requires(const Mask& mask, index_t n) {
-  { mask.validate(n, n, n) } -> std::convertible_to<complaint>;
+  { mask.validate(n, n, n) } -> std::convertible_to<error_message>;
 };
 
 /// A mask whose parameters may have fewer heads than y. They divide y's in contiguous groups, and its `h` counts its own.
@@ -101,10 +101,10 @@ index_t heads_of(const Mask& mask, index_t H) {
 inline bool makes_groups(index_t heads, index_t H) { return heads == H || (heads > 0 && heads < H && H % heads == 0); }
 
 template <class T>
-complaint check_gates(const char* name, const tensor_view<const T>& x, index_t B, index_t H, index_t L) {
+error_message check_gates(const char* name, const tensor_view<const T>& x, index_t B, index_t H, index_t L) {
   if (x.extents != per_axis{B, x.heads(), L, 1} || !makes_groups(x.heads(), H))
-    return sentence(name, " has shape ", shape_in_words(x), ", it must be [", B, ", ", H, ", ", L,
-                    ", 1], or have heads that divide ", H);
+    return message(name, " has shape ", shape_in_words(x), ", it must be [", B, ", ", H, ", ", L,
+                   ", 1], or have heads that divide ", H);
   return check_view(name, x);
 }
 

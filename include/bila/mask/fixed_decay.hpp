@@ -26,11 +26,11 @@ struct fixed_decay {
   BILA_SHARED double log_forward(index_t, index_t h, index_t) const { return static_cast<double>(log_decay(0, h, 0, 0)); }
   BILA_SHARED double log_backward(index_t, index_t h, index_t) const { return static_cast<double>(log_decay(0, h, 0, 0)); }
 
-  BILA_ALWAYS_INLINE complaint validate(index_t, index_t H, index_t) const {
+  BILA_ALWAYS_INLINE error_message validate(index_t, index_t H, index_t) const {
     return detail::check_gates("log_decay", log_decay, 1, H, 1);
   }
   BILA_ALWAYS_INLINE std::string parameter_of(direction, index_t, index_t h, index_t) const {
-    return sentence("log_decay[h = ", h, "]");
+    return message("log_decay[h = ", h, "]");
   }
 
   /// d log_decay_h = sum of the gradients of all gaps, crossed either way, over the batch.

@@ -53,11 +53,11 @@ struct selective_decay {
     return crossing == gate::earlier || crossing == before ? t - 1 : t;
   }
 
-  BILA_ALWAYS_INLINE complaint validate(index_t B, index_t H, index_t L) const {
+  BILA_ALWAYS_INLINE error_message validate(index_t B, index_t H, index_t L) const {
     return detail::check_gates("log_decay", log_decay, B, H, L);
   }
   BILA_ALWAYS_INLINE std::string parameter_of(direction way, index_t b, index_t h, index_t t) const {
-    return sentence("log_decay[b = ", b, ", h = ", h, ", t = ", token(way, t), "]");
+    return message("log_decay[b = ", b, ", h = ", h, ", t = ", token(way, t), "]");
   }
 
   /// d a_t, the sum of the gradients of the gaps that use a_t. f(u), g(u): the gradient of gap u of the segment, crossed forwards

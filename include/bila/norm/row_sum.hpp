@@ -30,8 +30,8 @@ struct row_sum {
     return {Real(1) / n, -dy_y / n, Real(0)};
   }
 
-  BILA_ALWAYS_INLINE complaint validate() const {
-    return detail::is_finite(eps) && eps >= 0 ? complaint() : sentence("eps = ", eps, ", it must be finite and >= 0");
+  BILA_ALWAYS_INLINE error_message validate() const {
+    return detail::is_finite(eps) && eps >= 0 ? error_message() : message("eps = ", eps, ", it must be finite and >= 0");
   }
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU backend: how many threads, whose threads, whose memory. It cuts a call into tasks and knows nothing of what they compute.
+// The CPU backend: number of threads, executor, workspace. It schedules tasks and does not know what they compute.
 #pragma once
 
 #include <bila/backend/cpu/denormals.hpp>
@@ -15,7 +15,8 @@
 
 namespace bila::inline v0_1 {
 
-/// Somebody else's threads. `run` calls task(context, i) once for each 0 <= i < n, on any threads, and returns when all are done.
+/// An interface to the caller's own thread pool. `run` calls task(context, i) once for each 0 <= i < n, on any threads, and returns
+/// when all are done.
 class executor {
  public:
   virtual ~executor() = default;
@@ -31,8 +32,8 @@ struct cpu {
 
 namespace detail::inline BILA_UNIT {
 
-inline complaint validate(const cpu& backend) {
-  return backend.threads >= 0 ? complaint() : sentence("cpu.threads = ", backend.threads, ", it must be >= 0");
+inline error_message validate(const cpu& backend) {
+  return backend.threads >= 0 ? error_message() : message("cpu.threads = ", backend.threads, ", it must be >= 0");
 }
 
 inline index_t threads_of(const cpu& backend) { return backend.threads == 0 ? hardware_threads() : backend.threads; }
@@ -47,12 +48,12 @@ struct schedule {
   std::size_t bytes() const { return shared_bytes + static_cast<std::size_t>(workers) * bytes_per_slot + kernel::arena::alignment; }
 };
 
-inline complaint check_workspace(const cpu& backend, const schedule& s) {
+inline error_message check_workspace(const cpu& backend, const schedule& s) {
   if (backend.workspace.empty() || backend.workspace.size() >= s.bytes()) return {};
-  return sentence("cpu.workspace has ", backend.workspace.size(), " bytes, this call needs ", s.bytes());
+  return message("cpu.workspace has ", backend.workspace.size(), " bytes, this call needs ", s.bytes());
 }
 
-/// What a task throws (a mask of the user's may), carried to the thread that called: no thread of a pool and no executor sees it.
+/// Carries an exception from a task, such as one of a user's mask, to the calling thread: a pool or an executor never sees it.
 class first_failure {
  public:
   /// Runs the task; returns false if it threw.
