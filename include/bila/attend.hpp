@@ -16,11 +16,14 @@
 #include <concepts>
 #include <cstddef>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 struct cpu;
 
-namespace detail::inline BILA_UNIT::inline BILA_DEVICES {
+namespace detail {
+inline namespace BILA_UNIT {
+inline namespace BILA_DEVICES {
 
 /// Whether a call compiles. A wrong argument fails exactly one static_assert.
 template <class Backend, class Form, class Mask, class Norm, class T>
@@ -58,7 +61,9 @@ consteval bool is_output() {
   return std::same_as<Out, tensor_view<T>>;
 }
 
-}  // namespace detail::inline BILA_UNIT::inline BILA_DEVICES
+}  // namespace BILA_DEVICES
+}  // namespace BILA_UNIT
+}  // namespace detail
 
 inline namespace BILA_UNIT {
 inline namespace BILA_DEVICES {
@@ -174,4 +179,5 @@ std::size_t gradient_workspace_bytes(const Backend& backend, const Form& form, c
 }  // namespace BILA_DEVICES
 }  // namespace BILA_UNIT
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -14,7 +14,8 @@
 #include <string>
 #include <string_view>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 /// An error message that names the argument, the place and the value that is wrong; empty if nothing is wrong.
 using error_message = std::string;
@@ -28,7 +29,8 @@ inline constinit std::atomic<error_handler> current_error_handler{nullptr};  // 
 
 }  // namespace detail
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 /// A piece of a message: text or a number.
 class part {
@@ -60,7 +62,8 @@ BILA_NOINLINE inline error_message join(std::initializer_list<part> parts) {
   return whole;
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
 inline namespace BILA_UNIT {
 
@@ -89,4 +92,5 @@ template <class Error = std::invalid_argument>
 
 }  // namespace BILA_UNIT
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -10,9 +10,11 @@
 
 #include <tuple>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 /// Cross attention: the mask and the options must not depend on the order of tokens.
 template <class T>
@@ -106,6 +108,8 @@ BILA_NOINLINE error_message check_states(const inputs<T>& in, const outputs<T>& 
   return {};
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -7,7 +7,8 @@
 #include <cmath>
 #include <limits>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 /// What the forward pass wrote and the gradient reads: y and, for a norm that uses it, the row sum. Nothing else need be kept:
 /// sizeof(T) Dv + sizeof(real_of<T>) bytes per token and head, beside the inputs.
@@ -41,7 +42,8 @@ struct gradients {
                                          // mask of few parameters sums it up; 0 for pairs that do not see each other
 };
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 template <class Mask, class T>
 inline constexpr bool has_log_decay = false;
@@ -166,6 +168,8 @@ BILA_NOINLINE error_message check_gradient_mask(const Mask& mask, const inputs<T
   return wrong.empty() ? check_gates_apart(written_to(to), mask) : wrong;
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

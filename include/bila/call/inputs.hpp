@@ -19,7 +19,8 @@
 #include <cstddef>
 #include <limits>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 /// What attention reads.
 ///
@@ -120,7 +121,8 @@ index_t sequences_of(const inputs<T>& in, const geometry& size) {
 
 }  // namespace BILA_UNIT
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 /// `name` is that of the state, its parts are added.
 template <class T>
@@ -273,7 +275,8 @@ std::array<named_tensor, 6> initial_states_of(const inputs<T>& in) {
            {"initial_backward.log_decay", footprint(b.log_decay)}}};
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
 inline namespace BILA_UNIT {
 
@@ -318,4 +321,5 @@ segments segments_of(const inputs<T>& in, const geometry& size) {
 
 }  // namespace BILA_UNIT
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

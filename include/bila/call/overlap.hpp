@@ -16,7 +16,10 @@
 #include <string_view>
 #include <utility>
 
-namespace bila::inline v0_1::detail::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace detail {
+inline namespace BILA_UNIT {
 
 /// The memory of a tensor that passed check_view, without its type.
 struct footprint {
@@ -159,4 +162,7 @@ inline error_message check_overlaps(named_tensors outputs, named_tensors inputs)
   return {};
 }
 
-}  // namespace bila::inline v0_1::detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
+}  // namespace v0_1
+}  // namespace bila

@@ -5,7 +5,8 @@
 #include <bila/view/index_list.hpp>
 #include <bila/view/tensor_view.hpp>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 /// Tokens [first, first + count) of one batch row.
 struct segment {
@@ -27,4 +28,5 @@ struct segments {
   }
 };
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

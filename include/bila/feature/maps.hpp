@@ -10,7 +10,10 @@
 #include <cmath>
 #include <concepts>
 
-namespace bila::inline v0_1::feature::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace feature {
+inline namespace BILA_UNIT {
 
 /// phi: `width(d)` features from a row of d; `map(x, d, phi)`; `pull_back(x, phi, g, d, dx)` gives dx = (d phi / dx)^T g.
 template <class Map>
@@ -226,4 +229,7 @@ struct hedgehog {
   }
 };
 
-}  // namespace bila::inline v0_1::feature::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace feature
+}  // namespace v0_1
+}  // namespace bila

@@ -10,7 +10,10 @@
 #include <bila/form/global_state.hpp>
 #include <bila/form/two_sided_sweep.hpp>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 /// For a chunk of C tokens with H the forward state before it and G the backward state after it,
 ///
@@ -169,4 +172,7 @@ struct engine_of<chunkwise, memory::gaps> {
   static chunkwise of(const chunkwise& form) { return form; }
 };
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

@@ -17,7 +17,10 @@
 #include <string>
 #include <tuple>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 /// Any mask, for a call in Real. What checks ask is asked once a call; what forms ask, many tokens at a time.
 template <class Real>
@@ -185,4 +188,7 @@ norm_view<Real> view_with_slopes(const Norm& norm) {
   return view;
 }
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

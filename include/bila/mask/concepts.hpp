@@ -12,7 +12,8 @@
 #include <concepts>
 #include <string>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 /// Granularity of decay: none (all gaps are zero), one log decay per head, or one per token.
 enum class gap { none, per_head, per_token };
@@ -86,7 +87,8 @@ concept pulls_back = requires(const Mask& mask, index_t n, double sum, const dou
 template <class T>
 concept log_decay_number = std::same_as<T, float> || std::same_as<T, double>;
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 /// The number of heads of a mask's parameters; H, that of y, if the mask does not say.
 template <class Mask>
@@ -108,6 +110,8 @@ error_message check_gates(const char* name, const tensor_view<const T>& x, index
   return check_view(name, x);
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -6,7 +6,9 @@
 
 #include <tuple>
 
-namespace bila::inline v0_1::mask {
+namespace bila {
+inline namespace v0_1 {
+namespace mask {
 
 /// M_ij = lambda^|i-j|, lambda = exp(log_decay) of the head (LION-D, RetNet). Gaps: f_t = b_t = log_decay.
 ///
@@ -61,4 +63,6 @@ template <class Number>
 requires std::is_arithmetic_v<Number> fixed_decay(Number)
 ->fixed_decay<Number*>;
 
-}  // namespace bila::inline v0_1::mask
+}  // namespace mask
+}  // namespace v0_1
+}  // namespace bila

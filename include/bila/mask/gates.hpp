@@ -11,7 +11,10 @@
 #include <cmath>
 #include <concepts>
 
-namespace bila::inline v0_1::gates::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace gates {
+inline namespace BILA_UNIT {
 
 /// log(1 + e^x), accurate for every x.
 inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
@@ -106,4 +109,7 @@ void pull_back_rate(const mamba<A>& gate, const tensor_view<T>& x, const tensor_
   }
 }
 
-}  // namespace bila::inline v0_1::gates::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace gates
+}  // namespace v0_1
+}  // namespace bila

@@ -6,7 +6,8 @@
 
 #include <tuple>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 /// Whose gate a crossing of gap t, between tokens t-1 and t, uses. The conventions differ as soon as gates differ.
 enum class gate {
@@ -84,4 +85,5 @@ selective_decay(tensor_view<T>, gate) -> selective_decay<std::remove_const_t<T>>
 
 }  // namespace mask
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -6,7 +6,9 @@
 
 #include <tuple>
 
-namespace bila::inline v0_1::mask {
+namespace bila {
+inline namespace v0_1 {
+namespace mask {
 
 /// The gaps themselves: M_ij = exp(f_{j+1} + ... + f_i) below the diagonal, exp(b_{i+1} + ... + b_j) above it.
 ///
@@ -42,4 +44,6 @@ struct two_sided {
 template <class T, class U>
 two_sided(tensor_view<T>, tensor_view<U>) -> two_sided<std::remove_const_t<T>>;
 
-}  // namespace bila::inline v0_1::mask
+}  // namespace mask
+}  // namespace v0_1
+}  // namespace bila

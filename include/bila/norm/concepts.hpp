@@ -6,7 +6,8 @@
 
 #include <concepts>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 /// What a norm makes of a row: y = factor N / divisor, with N unscaled (MATH.md 3.1). A divisor of zero gives y = 0.
 template <class Real>
@@ -35,4 +36,5 @@ concept differentiable_normaliser = normaliser<Norm> && requires(const Norm& nor
   { norm.slope(x, x, x) } -> std::same_as<slope<double>>;
 };
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

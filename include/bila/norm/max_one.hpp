@@ -4,7 +4,9 @@
 
 #include <bila/norm/concepts.hpp>
 
-namespace bila::inline v0_1::norm {
+namespace bila {
+inline namespace v0_1 {
+namespace norm {
 
 /// y_i = N_i / max(|Z_i|, 1), N and Z with the score scale (RetNet's written form, mLSTM without stabiliser).
 /// Source: RetNet (arXiv 2307.08621), section 2.2.
@@ -26,4 +28,6 @@ struct max_one {
   }
 };
 
-}  // namespace bila::inline v0_1::norm
+}  // namespace norm
+}  // namespace v0_1
+}  // namespace bila

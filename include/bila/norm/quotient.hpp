@@ -9,7 +9,10 @@
 
 #include <cmath>
 
-namespace bila::inline v0_1::norm::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace norm {
+inline namespace BILA_UNIT {
 
 /// Whether N_i may be multiplied by factor / divisor. It may not if that quotient overflows or is denormal, nor if the divisor is
 /// zero: y_i is then zero even if N_i is NaN.
@@ -35,4 +38,7 @@ bool row_scales(Real* scales, const Real* z, index_t n, const Norm& norm, double
   return all;
 }
 
-}  // namespace bila::inline v0_1::norm::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace norm
+}  // namespace v0_1
+}  // namespace bila

@@ -6,7 +6,9 @@
 #include <bila/norm/concepts.hpp>
 #include <bila/view/number.hpp>
 
-namespace bila::inline v0_1::norm {
+namespace bila {
+inline namespace v0_1 {
+namespace norm {
 
 /// y_i = N_i / (Z_i + eps), N and Z without the score scale, which therefore cancels; y_i = 0 where Z_i + eps = 0.
 ///
@@ -35,4 +37,6 @@ struct row_sum {
   }
 };
 
-}  // namespace bila::inline v0_1::norm
+}  // namespace norm
+}  // namespace v0_1
+}  // namespace bila

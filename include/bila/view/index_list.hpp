@@ -9,14 +9,17 @@
 #include <span>
 #include <type_traits>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 template <class List, class Number>
 inline constexpr bool lists = std::is_constructible_v<std::span<const Number>, std::remove_reference_t<List>&>;
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
 /// A non-owning list of std::int32_t or std::int64_t: of a std::span, or of a container or array that is not a temporary.
 class index_list {
@@ -47,4 +50,5 @@ class index_list {
   std::size_t size_ = 0;
 };
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

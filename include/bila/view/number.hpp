@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace bila::inline v0_1::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace detail {
 
 /// The bits without the sign: equal to infinity_bits for infinity, smaller for finite numbers, larger for NaN.
 BILA_ALWAYS_INLINE constexpr std::uint64_t size_bits(double x) { return std::bit_cast<std::uint64_t>(x) & 0x7fffffffffffffffu; }
@@ -34,4 +36,6 @@ BILA_SHARED constexpr bool is_exactly(Real x, std::type_identity_t<Real> value) 
 #pragma GCC diagnostic pop
 #endif
 
-}  // namespace bila::inline v0_1::detail
+}  // namespace detail
+}  // namespace v0_1
+}  // namespace bila

@@ -10,7 +10,10 @@
 #include <cmath>
 #include <string>
 
-namespace bila::inline v0_1::detail::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace detail {
+inline namespace BILA_UNIT {
 
 inline std::string numbers_in_words(const per_axis& x) { return message("[", x[0], ", ", x[1], ", ", x[2], ", ", x[3], "]"); }
 
@@ -58,4 +61,7 @@ error_message check_extents(const char* name, const tensor_view<T>& x, per_axis 
   return message(name, " has shape ", shape_in_words(x), ", it must be ", numbers_in_words(wanted));
 }
 
-}  // namespace bila::inline v0_1::detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
+}  // namespace v0_1
+}  // namespace bila

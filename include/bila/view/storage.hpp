@@ -9,7 +9,8 @@
 #include <concepts>
 #include <cstdint>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 /// The upper half of a float: 8 bits of exponent, 7 of fraction.
 struct bf16 {
@@ -86,4 +87,5 @@ struct arithmetic<double> {
 template <class T>
 using real_of = typename detail::arithmetic<T>::type;
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -19,9 +19,11 @@
 #include <string>
 #include <type_traits>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 /// The longest segment of a call.
 template <class T>
@@ -394,6 +396,8 @@ BILA_NOINLINE error_message run_checked(const cpu& backend, const Form& form, bo
   return {};
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

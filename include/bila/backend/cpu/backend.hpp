@@ -9,9 +9,12 @@
 #include <bila/form/engine.hpp>
 #include <bila/kernel/contract.hpp>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
-namespace detail::inline BILA_UNIT::inline BILA_DEVICES {
+namespace detail {
+inline namespace BILA_UNIT {
+inline namespace BILA_DEVICES {
 
 template <>
 struct backend_of<cpu> {
@@ -68,6 +71,9 @@ struct backend_of<cpu> {
   }
 };
 
-}  // namespace detail::inline BILA_UNIT::inline BILA_DEVICES
+}  // namespace BILA_DEVICES
+}  // namespace BILA_UNIT
+}  // namespace detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -10,9 +10,11 @@
 #include <type_traits>
 #include <utility>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 /// For memory of which no packet is read.
 struct number_by_number {
@@ -46,7 +48,8 @@ error_message for_each_row(const cpu& backend, const tensor_view<T>& x, std::siz
   return {};
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
 inline namespace BILA_UNIT {
 
@@ -111,4 +114,5 @@ void features_gradient(const cpu& backend, const Map& map, const std::type_ident
 
 }  // namespace BILA_UNIT
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -9,9 +9,11 @@
 #include <numeric>
 #include <utility>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 /// One head's contribution to the gradients that are summed over heads, batch rows or segments.
 struct scalar_gradients {
@@ -321,6 +323,8 @@ BILA_NOINLINE error_message run_gradient_checked(const cpu& backend, const Form&
   return {};
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

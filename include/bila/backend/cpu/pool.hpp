@@ -21,7 +21,10 @@
 #include <unistd.h>
 #endif
 
-namespace bila::inline v0_1::detail::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace detail {
+inline namespace BILA_UNIT {
 
 /// The processors that this process may use: fewer than the machine has where an affinity is set.
 inline int hardware_threads() {
@@ -168,4 +171,7 @@ BILA_NOINLINE inline void run_on_pool(index_t n, void (*task)(void* context, ind
   for (index_t i = 0; i < n; ++i) task(context, i);
 }
 
-}  // namespace bila::inline v0_1::detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
+}  // namespace v0_1
+}  // namespace bila

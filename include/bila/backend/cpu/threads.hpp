@@ -13,7 +13,8 @@
 #include <exception>
 #include <span>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 /// An interface to the caller's own thread pool. `run` calls task(context, i) once for each 0 <= i < n, on any threads, and returns
 /// when all are done.
@@ -30,7 +31,8 @@ struct cpu {
   std::span<std::byte> workspace = {};  // at least workspace_bytes(...); empty: memory that the process keeps, see release_memory
 };
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 inline error_message validate(const cpu& backend) {
   return backend.threads >= 0 ? error_message() : message("cpu.threads = ", backend.threads, ", it must be >= 0");
@@ -109,6 +111,8 @@ void run_tasks(const cpu& backend, const schedule& s, const call_memory& memory,
   all.failure.rethrow();
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -13,7 +13,8 @@
 #include <span>
 #include <utility>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 namespace detail {
 
@@ -29,7 +30,8 @@ inline constinit std::atomic<unsigned> threads_seen{0};
 
 }  // namespace detail
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 static_assert(sizeof(block_of_memory) == kernel::arena::alignment);
 
@@ -92,7 +94,8 @@ class call_memory {
   std::byte* start_;
 };
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
 inline namespace BILA_UNIT {
 
@@ -105,4 +108,5 @@ inline void release_memory() {
 
 }  // namespace BILA_UNIT
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

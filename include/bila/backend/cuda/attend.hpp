@@ -6,7 +6,8 @@
 #include <bila/call/checks.hpp>
 #include <bila/form/engine.hpp>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
@@ -259,4 +260,5 @@ void launch_attend(launcher& launch, const attend_plan<T>& plan, std::byte* work
 }  // namespace BILA_CUDA_ARCHITECTURES
 }  // namespace cuda::detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -9,7 +9,8 @@
 #include <stdexcept>
 #include <type_traits>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
@@ -81,4 +82,5 @@ struct calls {
 template <>
 struct detail::backend_of<cuda::on> : cuda::detail::calls {};
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

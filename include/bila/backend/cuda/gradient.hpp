@@ -10,7 +10,8 @@
 #include <bila/backend/cuda/gradient_plan.hpp>
 #include <bila/call/gradients.hpp>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
@@ -259,4 +260,5 @@ void launch_gradient(launcher& launch, const gradient_plan<T>& plan, std::byte* 
 }  // namespace BILA_CUDA_ARCHITECTURES
 }  // namespace cuda::detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

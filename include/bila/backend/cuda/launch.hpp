@@ -17,7 +17,9 @@
 #include <cstdint>
 #include <span>
 
-namespace bila::inline v0_1::cuda {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda {
 
 /// Runs a call on a GPU. The work is put on the stream and nothing waits for it, so a CUDA graph may capture it.
 struct on {
@@ -98,4 +100,6 @@ bool has_fast_rows(const tensor_view<T>& x) {
 }  // namespace BILA_CUDA_ARCHITECTURES
 }  // namespace detail
 
-}  // namespace bila::inline v0_1::cuda
+}  // namespace cuda
+}  // namespace v0_1
+}  // namespace bila
