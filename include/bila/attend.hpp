@@ -16,13 +16,16 @@
 #include <concepts>
 #include <cstddef>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 struct cpu;
 
-namespace detail::inline BILA_UNIT::inline BILA_DEVICES {
+namespace detail {
+inline namespace BILA_UNIT {
+inline namespace BILA_DEVICES {
 
-/// Whether a call compiles: what does not is refused here, with one sentence. Each sentence is said alone.
+/// Whether a call compiles. A wrong argument fails exactly one static_assert.
 template <class Backend, class Form, class Mask, class Norm, class T>
 consteval bool compiles() {
   if constexpr (!backend<Backend>) {
@@ -58,7 +61,9 @@ consteval bool is_output() {
   return std::same_as<Out, tensor_view<T>>;
 }
 
-}  // namespace detail::inline BILA_UNIT::inline BILA_DEVICES
+}  // namespace BILA_DEVICES
+}  // namespace BILA_UNIT
+}  // namespace detail
 
 inline namespace BILA_UNIT {
 inline namespace BILA_DEVICES {
@@ -78,7 +83,7 @@ inline namespace BILA_DEVICES {
 ///
 /// On a GPU (`cuda::on`) the call is put on a stream, with these differences. T is float, bila::bf16 or bila::f16; head sizes up to
 /// 256. All tensors, gates and states lie in device memory; offsets and lengths are the host's and are copied before the call
-/// returns. The numbers of the gates are not looked at: one above 0 counts as 0. A mask is any trivially copyable type whose
+/// returns. Values of gates are not checked; one above 0 counts as 0. A mask is any trivially copyable type whose
 /// log_forward and log_backward a device may call. In f16 a weighted score, and an initial state's number, must fit f16. Chunks,
 /// which different blocks of threads compute, are rounded up to multiples of 128 tokens, 2048 at most; `automatic` and
 /// `chunkwise{}` take 2048. Products of 16-bit numbers are summed in float, a weighted score having been rounded to T, of which the
@@ -134,7 +139,7 @@ std::size_t workspace_bytes(const Backend& backend, const Form& form, const Mask
 /// Determinism: the same bits for every number of threads; on a GPU no atomics are used.
 ///
 /// On a GPU gradients.scale and gradients.diagonal lie in device memory, and the recurrent form's gradient is the chunkwise one.
-/// f16: dy / n(Z) is kept in f16, so the loss wants a scale that keeps it above 6e-5.
+/// f16: scale the loss so that dy / n(Z), which is kept in f16, stays above 6e-5.
 ///
 /// Throws as `attend`. Source: the transposed masked form of LION (arXiv 2502.16249); gate gradients as in Mamba-2
 /// (arXiv 2405.21060), local to a chunk.
@@ -164,7 +169,7 @@ std::size_t gradient_workspace_bytes(const Backend& backend, const Form& form, c
   return 0;
 }
 
-/// The same on a CPU, whatever is asked for: it follows from the form and the shapes. y_like has the shape of y.
+/// On a CPU the size depends only on the form and the shapes. y_like has the shape of y.
 template <class Tuning = void, class Backend, class Form, class T>
 std::size_t gradient_workspace_bytes(const Backend& backend, const Form& form, const inputs<T>& in,
                                      const tensor_view<const T>& y_like) {
@@ -174,4 +179,5 @@ std::size_t gradient_workspace_bytes(const Backend& backend, const Form& form, c
 }  // namespace BILA_DEVICES
 }  // namespace BILA_UNIT
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

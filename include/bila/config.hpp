@@ -12,9 +12,9 @@
 #define BILA_ERRORS handling
 #endif
 
-// What a unit is compiled for is in the name of the inline namespace around bila's functions, BILA_UNIT: of functions of one name
-// the linker keeps one, and a unit for any processor must not run the copy of a unit for AVX2. Views, inputs, outputs, states,
-// masks and norms are the same types in every unit; their members are BILA_SHARED instead.
+// BILA_UNIT, the inline namespace around bila's functions, names the instruction set that a unit is compiled for. Of functions of
+// one name the linker keeps one, and a unit for any processor must not run the copy of a unit for AVX2. Views, inputs, outputs,
+// states, masks and norms are the same types in every unit; their members are BILA_SHARED instead.
 #if defined(__AVX512F__) && defined(__AVX512VL__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
 #define BILA_VECTORS avx512
 #elif defined(__AVX512F__)
@@ -110,7 +110,7 @@
 #define BILA_NOINLINE __attribute__((noinline, noclone))
 #endif
 
-// What a GPU kernel calls too: views, masks, norms.
+// For functions that GPU kernels call too: views, masks, norms.
 #if defined(__CUDACC__)
 #define BILA_HD __host__ __device__
 #else

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a check speaks, and how an error leaves. A check returns what is wrong as a sentence (empty when all is well); only an entry
-// point raises it.
+// Error messages, and how they reach the caller. A check returns a message, empty if nothing is wrong. Only an entry point throws
+// it, or passes it to the error handler in a build without exceptions.
 #pragma once
 
 #include <bila/config.hpp>
@@ -14,23 +14,25 @@
 #include <string>
 #include <string_view>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
-/// A sentence naming the argument, the place and the value that is wrong; empty when nothing is.
-using complaint = std::string;
+/// An error message that names the argument, the place and the value that is wrong; empty if nothing is wrong.
+using error_message = std::string;
 
-/// Where an error goes in a program built without exceptions. It is given the sentence and should not return.
-using error_handler = void (*)(const char* sentence);
+/// Receives the message in a program built without exceptions. It should not return.
+using error_handler = void (*)(const char* message);
 
 namespace detail {
 
-inline constinit std::atomic<error_handler> current_error_handler{nullptr};  // every unit's; null: to stderr
+inline constinit std::atomic<error_handler> current_error_handler{nullptr};  // one for all units; null: print to stderr
 
 }  // namespace detail
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
-/// A word or a number of a sentence.
+/// A piece of a message: text or a number.
 class part {
  public:
   explicit part(std::string_view words) : words_(words) {}
@@ -39,11 +41,11 @@ class part {
   template <std::integral Number>
   explicit part(Number x) : kind_(kind::integer), integer_(static_cast<long long>(x)) {}
 
-  void append_to(std::string& sentence) const {
+  void append_to(std::string& text) const {
     char digits[32] = "";
     if (kind_ == kind::real) std::snprintf(digits, sizeof digits, "%g", real_);
     if (kind_ == kind::integer) std::snprintf(digits, sizeof digits, "%lld", integer_);
-    sentence.append(words_).append(digits);
+    text.append(words_).append(digits);
   }
 
  private:
@@ -53,29 +55,30 @@ class part {
   long long integer_ = 0;
 };
 
-// Not inlined: sentences are said at a hundred places and almost never.
-BILA_NOINLINE inline complaint join(std::initializer_list<part> parts) {
-  complaint whole;
+// Not inlined: messages are built at a hundred places and almost never needed.
+BILA_NOINLINE inline error_message join(std::initializer_list<part> parts) {
+  error_message whole;
   for (const part& one : parts) one.append_to(whole);
   return whole;
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
 inline namespace BILA_UNIT {
 
-/// Joins words and numbers into one sentence. Cold: what leads to it is rarely taken, and compiled for size.
+/// Joins words and numbers into one message. Cold: the branches that call it are rarely taken and are compiled for size.
 template <class... Parts>
-[[gnu::cold]] complaint sentence(const Parts&... parts) {
+[[gnu::cold]] error_message message(const Parts&... parts) {
   return detail::join({detail::part(parts)...});
 }
 
 /// Sets the error handler of a program built with -fno-exceptions; the default prints to stderr. If it returns, the program aborts.
 inline void set_error_handler(error_handler handler) { detail::current_error_handler = handler; }
 
-/// Throws Error, or without exceptions hands the words to the error handler.
+/// Throws Error with the message, or without exceptions passes the message to the error handler.
 template <class Error = std::invalid_argument>
-[[noreturn]] void raise(const complaint& words) {
+[[noreturn]] void raise(const error_message& words) {
 #if BILA_EXCEPTIONS
   throw Error("bila: " + words);
 #else
@@ -89,4 +92,5 @@ template <class Error = std::invalid_argument>
 
 }  // namespace BILA_UNIT
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -7,7 +7,8 @@
 #define BILA_VERSION_PATCH 0
 #define BILA_VERSION (BILA_VERSION_MAJOR * 10000 + BILA_VERSION_MINOR * 100 + BILA_VERSION_PATCH)
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 struct version_number {
   int major_number, minor_number, patch_number;  // glibc defines macros called major and minor
@@ -15,4 +16,5 @@ struct version_number {
 
 inline constexpr version_number version{BILA_VERSION_MAJOR, BILA_VERSION_MINOR, BILA_VERSION_PATCH};
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -13,9 +13,9 @@ import tempfile
 
 WARNINGS = ["-Wall", "-Wextra", "-Werror", "-Wno-unused"]  # a block names things and leaves them
 
-# What the doors and forms tell each other, and types that nobody need spell.
-INSIDE = {"choice", "geometry", "geometry_of", "hand_to_handler", "head_rows", "is_cross", "keys_of", "only_states",
-          "raise", "rows", "segment", "segments", "segments_of", "sequences_of", "validate", "version_number"}
+# What entry points and forms pass to each other, and types that nobody need spell.
+INSIDE = {"choice", "geometry", "geometry_of", "hand_to_handler", "has_row_scale", "head_rows", "is_cross", "keys_of", "only_states",
+          "raise", "row_scales", "rows", "segment", "segments", "segments_of", "sequences_of", "validate", "version_number"}
 STRUCTS_WITH_MEMBERS = {"cpu", "chunkwise", "inputs", "outputs", "saved", "output_gradients", "gradients", "state"}
 
 

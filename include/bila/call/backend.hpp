@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What runs a call.
+// What a backend is.
 #pragma once
 
 #include <bila/config.hpp>
 
-namespace bila::inline v0_1::detail::inline BILA_UNIT::inline BILA_DEVICES {
+namespace bila {
+inline namespace v0_1 {
+namespace detail {
+inline namespace BILA_UNIT {
+inline namespace BILA_DEVICES {
 
 /// How `Backend` runs the calls of attend.hpp. A specialisation has
 ///
@@ -18,4 +22,8 @@ concept backend = requires {
   sizeof(backend_of<Backend>);
 };
 
-}  // namespace bila::inline v0_1::detail::inline BILA_UNIT::inline BILA_DEVICES
+}  // namespace BILA_DEVICES
+}  // namespace BILA_UNIT
+}  // namespace detail
+}  // namespace v0_1
+}  // namespace bila

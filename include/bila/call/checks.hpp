@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the entry points of all backends check alike: all but the numbers in tensors.
+// Checks that all backends share: everything but the values in tensors.
 #pragma once
 
 #include <bila/call/inputs.hpp>
@@ -10,43 +10,45 @@
 
 #include <tuple>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
-/// Whether a mask has a meaning for keys that are not the queries' tokens.
+/// Cross attention: the mask and the options must not depend on the order of tokens.
 template <class T>
-BILA_NOINLINE complaint check_cross(bool orders_tokens, bool has_gaps, const inputs<T>& in, const geometry& size) {
+BILA_NOINLINE error_message check_cross(bool orders_tokens, bool has_gaps, const inputs<T>& in, const geometry& size) {
   if (!is_cross(in, size)) return {};
-  const complaint what = size.Lk == size.L ? complaint("key_lengths is given, so keys are not the queries' tokens")
-                                           : sentence("k has length ", size.Lk, " but q has ", size.L);
-  if (orders_tokens) return sentence(what, ": ", has_gaps ? "a mask with decay" : "a pairwise mask", " needs them equal");
+  const error_message what = size.Lk == size.L ? error_message("key_lengths is given, so keys are not the queries' tokens")
+                                               : message("k has length ", size.Lk, " but q has ", size.L);
+  if (orders_tokens) return message(what, ": ", has_gaps ? "a mask with decay" : "a pairwise mask", " needs them equal");
   if (in.direction != direction::both || !is_exactly(in.diagonal, 1) || !in.offsets.empty())
-    return sentence(what, ": direction, diagonal and offsets need them equal");
+    return message(what, ": direction, diagonal and offsets need them equal");
   return {};
 }
 
 /// The shapes of a mask's parameters, for y of B, H and L.
 template <class Mask>
-BILA_NOINLINE complaint check_parameters(const Mask& mask, index_t B, index_t H, index_t L) {
-  complaint wrong;
+BILA_NOINLINE error_message check_parameters(const Mask& mask, index_t B, index_t H, index_t L) {
+  error_message wrong;
   if constexpr (checks_itself<Mask>) wrong = mask.validate(B, H, L);
   if (wrong.empty() && !makes_groups(heads_of(mask, H), H))
-    return sentence("the mask has ", heads_of(mask, H), " heads, which do not divide the ", H, " heads of y");
+    return message("the mask has ", heads_of(mask, H), " heads, which do not divide the ", H, " heads of y");
   return wrong;
 }
 
-/// Both.
+/// check_cross and check_parameters.
 template <class Mask, class T>
-complaint check_mask_shape(const Mask& mask, const inputs<T>& in, const geometry& size) {
-  complaint wrong = check_cross(orders_tokens<Mask>, gapped<Mask>, in, size);
+error_message check_mask_shape(const Mask& mask, const inputs<T>& in, const geometry& size) {
+  error_message wrong = check_cross(orders_tokens<Mask>, gapped<Mask>, in, size);
   return wrong.empty() ? check_parameters(mask, size.B, size.H, size.L) : wrong;
 }
 
-/// A user's mask may leave the shape of its parameters unchecked.
+/// No output may overlap a mask's parameters. Their views are checked first, because a user's mask need not check them itself.
 template <class Mask>
-complaint check_gates_apart(named_tensors outputs, const Mask& mask) {
-  complaint wrong;
+error_message check_gates_apart(named_tensors outputs, const Mask& mask) {
+  error_message wrong;
   if constexpr (has_parameters<Mask>)
     std::apply(
         [&](const auto&... gates) {
@@ -54,49 +56,49 @@ complaint check_gates_apart(named_tensors outputs, const Mask& mask) {
           if (!wrong.empty()) return;
           for (const named_tensor& out : outputs)
             if ((may_overlap(out.memory, footprint(gates)) || ...))
-              wrong = sentence(out.name, " overlaps the gates of the mask in memory");
+              wrong = message(out.name, " overlaps the gates of the mask in memory");
         },
         mask.parameters());
   return wrong;
 }
 
-/// Where a state in 16 bits is not taken.
+/// For calls that do not accept states stored in 16 bits.
 template <class T>
-complaint check_state_storage(const char* name, const state<T>& x) {
+error_message check_state_storage(const char* name, const state<T>& x) {
   if (x.stored == state_storage::computed) return {};
-  return sentence(name, " is stored in 16 bits, here a state is float");
+  return message(name, " is stored in 16 bits, here a state is float");
 }
 
-/// What decides whether a state has a meaning in a call.
+/// What a call must have for a state to be used: see check_state_use.
 struct state_rules {
   bool form_carries, mask_has_gaps, norm_uses_row_sum;
-  direction looks;  // of the call
+  direction looks;  // the call's direction
 };
 
 /// What is wrong with a form or a norm by itself.
 template <class Policy>
-complaint check_itself(const Policy& policy) {
+error_message check_itself(const Policy& policy) {
   if constexpr (requires { policy.validate(); })
     return policy.validate();
   else
     return {};
 }
 
-/// A state needs a form and a mask that have it, a direction that looks there, and row sums if the norm does.
+/// A state needs a form that carries states, a mask with gaps, a call direction that reads it, and z if the norm uses row sums.
 template <class T>
-BILA_NOINLINE complaint check_state_use(const char* name, const state<T>& x, direction opposite, const state_rules& rules) {
+BILA_NOINLINE error_message check_state_use(const char* name, const state<T>& x, direction opposite, const state_rules& rules) {
   if (!x.given()) return {};
-  if (!rules.form_carries) return sentence(name, " is given, but form::full carries no state: recurrent and chunkwise do");
-  if (!rules.mask_has_gaps) return sentence(name, " is given, but a mask without gaps has no state");
-  if (rules.looks == opposite) return sentence(name, " is given, but the direction of the call does not look there");
+  if (!rules.form_carries) return message(name, " is given, but form::full carries no state: recurrent and chunkwise do");
+  if (!rules.mask_has_gaps) return message(name, " is given, but a mask without gaps has no state");
+  if (rules.looks == opposite) return message(name, " is given, but the direction of the call does not look there");
   if (rules.norm_uses_row_sum && x.S.data != nullptr && x.z.data == nullptr)
-    return sentence(name, ".z is missing, and the norm uses the row sum");
+    return message(name, ".z is missing, and the norm uses the row sum");
   return {};
 }
 
 template <class T>
-BILA_NOINLINE complaint check_states(const inputs<T>& in, const outputs<T>& out, const state_rules& rules) {
-  for (const complaint& wrong : {
+BILA_NOINLINE error_message check_states(const inputs<T>& in, const outputs<T>& out, const state_rules& rules) {
+  for (const error_message& wrong : {
            check_state_use("initial_forward", in.initial_forward, direction::backward, rules),
            check_state_use("initial_backward", in.initial_backward, direction::forward, rules),
            check_state_use("final_forward", out.final_forward, direction::backward, rules),
@@ -106,6 +108,8 @@ BILA_NOINLINE complaint check_states(const inputs<T>& in, const outputs<T>& out,
   return {};
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the way back takes and gives, and the checks of it that all backends share.
+// Inputs and outputs of the gradient, and its checks that all backends share.
 #pragma once
 
 #include <bila/call/checks.hpp>
@@ -7,7 +7,8 @@
 #include <cmath>
 #include <limits>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 /// What the forward pass wrote and the gradient reads: y and, for a norm that uses it, the row sum. Nothing else need be kept:
 /// sizeof(T) Dv + sizeof(real_of<T>) bytes per token and head, beside the inputs.
@@ -41,7 +42,8 @@ struct gradients {
                                          // mask of few parameters sums it up; 0 for pairs that do not see each other
 };
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 template <class Mask, class T>
 inline constexpr bool has_log_decay = false;
@@ -49,13 +51,13 @@ inline constexpr bool has_log_decay = false;
 template <gapped Mask, class T>
 inline constexpr bool has_log_decay<Mask, T> = pulls_back<Mask, real_of<T>>;
 
-/// Whether x, as it is computed with, is neither zero nor so small that tasks take it for zero.
+/// Whether x is a normal number in the type that is computed in. Tasks flush denormal results to zero.
 template <class Real>
 bool keeps_digits(double x) {
   return std::abs(static_cast<Real>(x)) >= (std::numeric_limits<Real>::min)();
 }
 
-/// Whether the gradient of a gap is asked for by its place, whatever the mask.
+/// Whether the gradients of single gaps are wanted, and not only those of the mask's parameters.
 template <class T>
 bool wants_gaps(const gradients<T>& to) {
   return to.log_forward.data != nullptr || to.log_backward.data != nullptr || to.initial_forward.log_decay.data != nullptr ||
@@ -80,25 +82,25 @@ std::array<named_tensor, 13> written_to(const gradients<T>& to) {
            {"gradients.weights", footprint(to.weights)}}};
 }
 
-/// What can be wrong with the tensors of a call, but for their numbers, whatever the mask.
+/// Checks all tensors of a gradient call except the mask's: shapes, views, overlap. Values are not read.
 template <class T>
-BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const inputs<T>& in, const saved<T>& kept,
-                                               const output_gradients<T>& dy, const gradients<T>& to) {
-  if (complaint wrong = validate(in, kept.y); !wrong.empty()) return wrong;
+BILA_NOINLINE error_message check_gradient_tensors(const state_rules& rules, const inputs<T>& in, const saved<T>& kept,
+                                                   const output_gradients<T>& dy, const gradients<T>& to) {
+  if (error_message wrong = validate(in, kept.y); !wrong.empty()) return wrong;
   const geometry size = geometry_of(in, kept.y);
   if (is_cross(in, size))
     for (const auto& [name, wanted] :
          {std::pair("diagonal", to.diagonal != nullptr), std::pair("log_forward", to.log_forward.data != nullptr),
           std::pair("log_backward", to.log_backward.data != nullptr)})
-      if (wanted) return sentence("gradients.", name, " is given, but in cross attention no key is a query's own token");
-  if (dy.y.extents != kept.y.extents) return sentence("dy has shape ", shape_in_words(dy.y), " but y has ", shape_in_words(kept.y));
+      if (wanted) return message("gradients.", name, " is given, but in cross attention no key is a query's own token");
+  if (dy.y.extents != kept.y.extents) return message("dy has shape ", shape_in_words(dy.y), " but y has ", shape_in_words(kept.y));
   if (rules.norm_uses_row_sum && kept.row_sum.data == nullptr && size.B > 0 && size.H > 0 && size.L > 0)
-    return sentence("row_sum is missing: the norm uses it, and attend writes it to outputs::row_sum");
+    return message("row_sum is missing: the norm uses it, and attend writes it to outputs::row_sum");
   if (to.scale != nullptr && !keeps_digits<real_of<T>>(in.scale))
-    return sentence("scale = ", in.scale, ": its gradient needs N, of which y keeps nothing");
+    return message("scale = ", in.scale, ": its gradient needs N, of which y keeps nothing");
   const per_axis tokens{size.B, size.H, size.L, 1};
   const index_t sequences = sequences_of(in, size);
-  for (const complaint& words : {
+  for (const error_message& words : {
            check_view("dy", dy.y),
            check_extents("row_sum", kept.row_sum, tokens),
            check_extents("gradients.q", to.q, in.q.extents),
@@ -132,19 +134,19 @@ BILA_NOINLINE complaint check_gradient_tensors(const state_rules& rules, const i
   const auto written = written_to(to);
   const auto inputs_read = read_by(in);
   const auto initial = initial_states_of(in);
-  complaint wrong = check_overlaps(written, inputs_read);
+  error_message wrong = check_overlaps(written, inputs_read);
   for (const named_tensors others : {named_tensors(read), named_tensors(initial), named_tensors(final)})
     if (wrong.empty()) wrong = check_apart(written, others);
   return wrong;
 }
 
-/// What is wanted of a mask that is gapped or not, with a log decay of this shape, or null.
+/// Whether the wanted gradients exist for the mask. log_decay: the shape of its parameter, null if it has none.
 template <class T>
-BILA_NOINLINE complaint check_wanted(const gradients<T>& to, bool is_gapped, const per_axis* log_decay) {
+BILA_NOINLINE error_message check_wanted(const gradients<T>& to, bool is_gapped, const per_axis* log_decay) {
   if (to.log_decay.data != nullptr && log_decay == nullptr)
     return "gradients.log_decay is given, but this mask has no parameter of that name: ask for log_forward and log_backward";
   if (to.log_decay.data != nullptr && to.log_decay.extents != *log_decay)
-    return sentence("gradients.log_decay has shape ", shape_in_words(to.log_decay), ", it must be ", numbers_in_words(*log_decay));
+    return message("gradients.log_decay has shape ", shape_in_words(to.log_decay), ", it must be ", numbers_in_words(*log_decay));
   if (is_gapped && to.weights.data != nullptr)
     return "gradients.weights is given, but this mask is made of gaps: ask for log_forward and log_backward";
   if (!is_gapped && (to.log_forward.data != nullptr || to.log_backward.data != nullptr))
@@ -152,10 +154,11 @@ BILA_NOINLINE complaint check_wanted(const gradients<T>& to, bool is_gapped, con
   return {};
 }
 
-/// What can be wrong with a call's mask, and with what is wanted of it, but for its numbers.
+/// Checks the mask and the gradients that are wanted of it, except for the mask's values.
 template <class Mask, class T>
-BILA_NOINLINE complaint check_gradient_mask(const Mask& mask, const inputs<T>& in, const gradients<T>& to, const geometry& size) {
-  complaint wrong = check_mask_shape(mask, in, size);
+BILA_NOINLINE error_message check_gradient_mask(const Mask& mask, const inputs<T>& in, const gradients<T>& to,
+                                                const geometry& size) {
+  error_message wrong = check_mask_shape(mask, in, size);
   if constexpr (has_log_decay<Mask, T>) {
     const per_axis shape = std::get<0>(mask.parameters()).extents;
     if (wrong.empty()) wrong = check_wanted(to, gapped<Mask>, &shape);
@@ -165,6 +168,8 @@ BILA_NOINLINE complaint check_gradient_mask(const Mask& mask, const inputs<T>& i
   return wrong.empty() ? check_gates_apart(written_to(to), mask) : wrong;
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bundle {q, k, v} with what defines the operator besides mask and norm, and the checks that it passes once, at the door.
+// q, k, v and the options of a call, what it writes, and the checks of both, made once at the entry point.
 #pragma once
 
 #include <bila/call/overlap.hpp>
@@ -19,15 +19,16 @@
 #include <cstddef>
 #include <limits>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 /// What attention reads.
 ///
 ///     [N_i, Z_i] = sum_j scale (q_i . k_j) M_ij [v_j, 1],   M_ii = diagonal
 ///
 /// Shapes: q [B, Hq, L, Dk], k [B, Hk, L, Dk], v [B, Hv, L, Dv], feature-mapped already. With H the heads of the output, Hq, Hk
-/// and Hv each divide H, and head h reads head h / (H / Hx) of x. A stride of zero broadcasts. The numbers are not looked at: a NaN
-/// in them gives NaN.
+/// and Hv each divide H, and head h reads head h / (H / Hx) of x. A stride of zero broadcasts. Values are not checked: a NaN in
+/// them gives NaN.
 /// Source: LION (arXiv 2502.16249), the masked form Y = norm((Q K^T) o M) V.
 template <class T>
 struct inputs {
@@ -37,9 +38,9 @@ struct inputs {
   bila::direction direction = bila::direction::both;
   index_list offsets = {};                        // packed segments [offsets[n], offsets[n+1]) of the one batch row
   index_list lengths = {};                        // valid tokens of each batch row; the rest is never read, and y = 0 there
-  state<const real_of<T>> initial_forward = {};   // what comes before the first token of each sequence
-  state<const real_of<T>> initial_backward = {};  // what comes after its last
-  index_list key_lengths = {};                    // of cross attention: valid keys of each batch row; then lengths is of queries
+  state<const real_of<T>> initial_forward = {};   // state before the first token of each sequence
+  state<const real_of<T>> initial_backward = {};  // state after its last token
+  index_list key_lengths = {};                    // cross attention: valid keys of each batch row; lengths then counts queries
 };
 
 template <class T, class U, class V>
@@ -99,7 +100,7 @@ geometry geometry_of(const inputs<T>& in, const outputs<T>& out) {
   return geometry_of(in, out.final_forward.given() ? out.final_forward : out.final_backward);
 }
 
-/// Whether keys are something else than the queries' tokens: cross attention, for masks that do not order tokens.
+/// Cross attention: whether keys are not the queries' own tokens. Masks that order tokens do not allow it.
 template <class T>
 bool is_cross(const inputs<T>& in, const geometry& size) {
   return size.Lk != size.L || !in.key_lengths.empty();
@@ -120,33 +121,34 @@ index_t sequences_of(const inputs<T>& in, const geometry& size) {
 
 }  // namespace BILA_UNIT
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 /// `name` is that of the state, its parts are added.
 template <class T>
-complaint check_state(const char* name, const state<T>& x, index_t sequences, const geometry& size) {
+error_message check_state(const char* name, const state<T>& x, index_t sequences, const geometry& size) {
   if (!x.given()) return {};
-  for (const complaint& wrong :
+  for (const error_message& wrong :
        {check_extents(".S", x.S, {sequences, size.H, size.Dk, size.Dv}), check_extents(".z", x.z, {sequences, size.H, size.Dk, 1}),
         check_extents(".log_decay", x.log_decay, {sequences, size.H, 1, 1})})
     if (!wrong.empty()) return name + wrong;
   return {};
 }
 
-inline complaint check_divides(const char* name, index_t heads, index_t H) {
+inline error_message check_divides(const char* name, index_t heads, index_t H) {
   if (heads == H || (heads > 0 && H % heads == 0)) return {};
-  return sentence(name, " has ", heads, " heads, which do not divide the ", H, " heads of the output");
+  return message(name, " has ", heads, " heads, which do not divide the ", H, " heads of the output");
 }
 
-inline complaint check_equal(const char* name, const char* axis, index_t found, const char* other, index_t wanted) {
+inline error_message check_equal(const char* name, const char* axis, index_t found, const char* other, index_t wanted) {
   if (found == wanted) return {};
-  return sentence(name, " has ", axis, " ", found, " but ", other, " has ", wanted);
+  return message(name, " has ", axis, " ", found, " but ", other, " has ", wanted);
 }
 
 /// Without y and q.
 template <class T>
-complaint check_keys(const inputs<T>& in, const geometry& size) {
-  for (const complaint& wrong : {
+error_message check_keys(const inputs<T>& in, const geometry& size) {
+  for (const error_message& wrong : {
            check_view("k", in.k),
            check_view("v", in.v),
            check_equal("v", "batch size", in.v.batches(), "k", size.B),
@@ -159,9 +161,9 @@ complaint check_keys(const inputs<T>& in, const geometry& size) {
 }
 
 template <class T, class Out>
-complaint check_shapes(const inputs<T>& in, const tensor_view<Out>& y) {
+error_message check_shapes(const inputs<T>& in, const tensor_view<Out>& y) {
   const index_t B = y.batches(), H = y.heads(), L = y.length();
-  for (const complaint& wrong : {
+  for (const error_message& wrong : {
            check_equal("q", "batch size", in.q.batches(), "y", B),
            check_equal("k", "batch size", in.k.batches(), "y", B),
            check_equal("v", "batch size", in.v.batches(), "y", B),
@@ -177,69 +179,70 @@ complaint check_shapes(const inputs<T>& in, const tensor_view<Out>& y) {
   return {};
 }
 
-/// A number that the tensors' own are multiplied with.
+/// scale or diagonal: finite in the type that is computed in.
 template <class T>
-complaint check_number(const char* name, double x) {
+error_message check_number(const char* name, double x) {
   if (is_finite(x) && std::abs(x) <= static_cast<double>((std::numeric_limits<real_of<T>>::max)())) return {};
-  return sentence(name, " = ", x, ", it must be finite", is_finite(x) ? " in float" : "");
+  return message(name, " = ", x, ", it must be finite", is_finite(x) ? " in float" : "");
 }
 
 template <class T>
-complaint check_offsets(const inputs<T>& in, index_t B, index_t L) {
+error_message check_offsets(const inputs<T>& in, index_t B, index_t L) {
   const auto& offsets = in.offsets;
-  if (B != 1) return sentence("offsets: packed segments need a batch size of 1, it is ", B);
-  if (offsets.size() < 2) return sentence("offsets: needs at least 2 entries, it has ", offsets.size());
-  if (offsets[0] != 0) return sentence("offsets[0] = ", offsets[0], ", it must be 0");
+  if (B != 1) return message("offsets: packed segments need a batch size of 1, it is ", B);
+  if (offsets.size() < 2) return message("offsets: needs at least 2 entries, it has ", offsets.size());
+  if (offsets[0] != 0) return message("offsets[0] = ", offsets[0], ", it must be 0");
   for (std::size_t n = 1; n < offsets.size(); ++n)
     if (offsets[n] < offsets[n - 1])
-      return sentence("offsets[", n, "] = ", offsets[n], " is below offsets[", n - 1, "] = ", offsets[n - 1],
-                      ": they must not decrease");
+      return message("offsets[", n, "] = ", offsets[n], " is below offsets[", n - 1, "] = ", offsets[n - 1],
+                     ": they must not decrease");
   const std::size_t last = offsets.size() - 1;
-  if (offsets[last] != L) return sentence("offsets[", last, "] = ", offsets[last], ", the last one must be the length ", L);
+  if (offsets[last] != L) return message("offsets[", last, "] = ", offsets[last], ", the last one must be the length ", L);
   return {};
 }
 
-/// Of the valid tokens, at most L, of each batch row.
-inline complaint check_lengths(const char* name, const index_list& lengths, index_t B, index_t L) {
+/// lengths or key_lengths: an entry for each batch row, between 0 and L.
+inline error_message check_lengths(const char* name, const index_list& lengths, index_t B, index_t L) {
   if (lengths.empty()) return {};
   if (static_cast<index_t>(lengths.size()) != B)
-    return sentence(name, ": has ", lengths.size(), " entries but the batch size is ", B);
+    return message(name, ": has ", lengths.size(), " entries but the batch size is ", B);
   for (std::size_t b = 0; b < lengths.size(); ++b)
-    if (lengths[b] < 0 || lengths[b] > L) return sentence(name, "[", b, "] = ", lengths[b], " is outside 0..", L);
+    if (lengths[b] < 0 || lengths[b] > L) return message(name, "[", b, "] = ", lengths[b], " is outside 0..", L);
   return {};
 }
 
 template <class T>
-complaint check_all_lengths(const inputs<T>& in, index_t B, index_t L) {
+error_message check_all_lengths(const inputs<T>& in, index_t B, index_t L) {
   const index_t Lk = in.k.length();
   if (!in.lengths.empty() && !in.offsets.empty())
-    return sentence("lengths: both offsets and lengths are given, a call takes one of them");
+    return message("lengths: both offsets and lengths are given, a call takes one of them");
   if (!in.lengths.empty() && in.key_lengths.empty() && Lk != L)
-    return sentence("lengths: k has length ", Lk, " but q has ", L, ": lengths counts queries, and needs key_lengths beside it");
-  complaint wrong = check_lengths("lengths", in.lengths, B, L);
+    return message("lengths: k has length ", Lk, " but q has ", L, ": lengths counts queries, and needs key_lengths beside it");
+  error_message wrong = check_lengths("lengths", in.lengths, B, L);
   return wrong.empty() ? check_lengths("key_lengths", in.key_lengths, B, Lk) : wrong;
 }
 
-/// What is computed for each pair of numbers, or kept, must be countable.
-inline complaint check_work(const geometry& size) {
+/// B H L Dk Dv is at most 2^52, so that counts of operations and bytes do not overflow.
+inline error_message check_work(const geometry& size) {
   const auto at_least_1 = [](index_t n) { return (std::max)(static_cast<double>(n), 1.0); };
   const double work =
       at_least_1(size.B) * at_least_1(size.H) * at_least_1((std::max)(size.L, size.Lk)) * at_least_1(size.Dk) * at_least_1(size.Dv);
   if (work <= 0x1p52) return {};
-  return sentence("y has shape [", size.B, ", ", size.H, ", ", size.L, ", ", size.Dv, "] and k has length ", size.Lk, " and width ",
-                  size.Dk, ": their product is above 2^52");
+  return message("y has shape [", size.B, ", ", size.H, ", ", size.L, ", ", size.Dv, "] and k has length ", size.Lk, " and width ",
+                 size.Dk, ": their product is above 2^52");
 }
 
-/// What is neither a tensor of tokens nor written.
+/// The options: scale, diagonal, lengths, offsets, initial states.
 template <class T>
-complaint check_options(const inputs<T>& in, const geometry& size) {
-  for (const complaint& wrong : {check_work(size), check_number<T>("scale", in.scale), check_number<T>("diagonal", in.diagonal)})
+error_message check_options(const inputs<T>& in, const geometry& size) {
+  for (const error_message& wrong :
+       {check_work(size), check_number<T>("scale", in.scale), check_number<T>("diagonal", in.diagonal)})
     if (!wrong.empty()) return wrong;
-  if (const complaint wrong = check_all_lengths(in, size.B, size.L); !wrong.empty()) return wrong;
+  if (const error_message wrong = check_all_lengths(in, size.B, size.L); !wrong.empty()) return wrong;
   if (!in.offsets.empty())
-    if (const complaint wrong = check_offsets(in, size.B, size.L); !wrong.empty()) return wrong;
-  for (const complaint& wrong : {check_state("initial_forward", in.initial_forward, sequences_of(in, size), size),
-                                 check_state("initial_backward", in.initial_backward, sequences_of(in, size), size)})
+    if (const error_message wrong = check_offsets(in, size.B, size.L); !wrong.empty()) return wrong;
+  for (const error_message& wrong : {check_state("initial_forward", in.initial_forward, sequences_of(in, size), size),
+                                     check_state("initial_backward", in.initial_backward, sequences_of(in, size), size)})
     if (!wrong.empty()) return wrong;
   return {};
 }
@@ -260,7 +263,7 @@ std::array<named_tensor, 3> read_by(const inputs<T>& in) {
   return {{{"q", footprint(in.q)}, {"k", footprint(in.k)}, {"v", footprint(in.v)}}};
 }
 
-/// What is read before a sequence starts, in either direction: a final state may take the initial one's place in memory.
+/// The initial states of both directions. A final state may overwrite the initial state of its direction.
 template <class T>
 std::array<named_tensor, 6> initial_states_of(const inputs<T>& in) {
   const auto &f = in.initial_forward, &b = in.initial_backward;
@@ -272,41 +275,41 @@ std::array<named_tensor, 6> initial_states_of(const inputs<T>& in) {
            {"initial_backward.log_decay", footprint(b.log_decay)}}};
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
 inline namespace BILA_UNIT {
 
-/// Everything about q, k, v, the options and the shape of y that can be wrong, in the order a reader would look; empty if nothing
-/// is.
+/// Checks q, k, v, the options and the shape of y, simple errors first. Returns the first error, empty if there is none.
 template <class T, class Out>
-complaint validate(const inputs<T>& in, const tensor_view<Out>& y) {
-  for (const complaint& wrong :
+error_message validate(const inputs<T>& in, const tensor_view<Out>& y) {
+  for (const error_message& wrong :
        {detail::check_view("q", in.q), detail::check_view("k", in.k), detail::check_view("v", in.v), detail::check_view("y", y)})
     if (!wrong.empty()) return wrong;
-  if (const complaint wrong = detail::check_shapes(in, y); !wrong.empty()) return wrong;
+  if (const error_message wrong = detail::check_shapes(in, y); !wrong.empty()) return wrong;
   return detail::check_options(in, geometry_of(in, y));
 }
 
 /// The same with all that attention writes.
 template <class T>
-complaint validate(const inputs<T>& in, const outputs<T>& out) {
+error_message validate(const inputs<T>& in, const outputs<T>& out) {
   const geometry size = geometry_of(in, out);
   if (only_states(out)) {
-    if (complaint wrong = detail::check_keys(in, size); !wrong.empty()) return wrong;
-    if (complaint wrong = detail::check_options(in, size); !wrong.empty()) return wrong;
+    if (error_message wrong = detail::check_keys(in, size); !wrong.empty()) return wrong;
+    if (error_message wrong = detail::check_options(in, size); !wrong.empty()) return wrong;
     if (out.row_sum.data != nullptr) return "row_sum is given, but without y no row is computed";
     if (out.add) return "outputs.add is set, but there is no y to add to";
-  } else if (complaint wrong = validate(in, out.y); !wrong.empty()) {
+  } else if (error_message wrong = validate(in, out.y); !wrong.empty()) {
     return wrong;
   }
-  for (const complaint& wrong : {
+  for (const error_message& wrong : {
            detail::check_extents("row_sum", out.row_sum, {size.B, size.H, size.L, 1}),
            detail::check_state("final_forward", out.final_forward, sequences_of(in, size), size),
            detail::check_state("final_backward", out.final_backward, sequences_of(in, size), size),
        })
     if (!wrong.empty()) return wrong;
   const auto written = detail::written_to(out);
-  complaint wrong = detail::check_overlaps(written, detail::read_by(in));
+  error_message wrong = detail::check_overlaps(written, detail::read_by(in));
   return wrong.empty() ? detail::check_apart(written, detail::initial_states_of(in)) : wrong;
 }
 
@@ -318,4 +321,5 @@ segments segments_of(const inputs<T>& in, const geometry& size) {
 
 }  // namespace BILA_UNIT
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

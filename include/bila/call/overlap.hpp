@@ -16,12 +16,15 @@
 #include <string_view>
 #include <utility>
 
-namespace bila::inline v0_1::detail::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace detail {
+inline namespace BILA_UNIT {
 
-/// Where a tensor that passed check_view lies in memory, its type forgotten.
+/// The memory of a tensor that passed check_view, without its type.
 struct footprint {
   index_t data = 0;
-  per_axis extents{}, strides{};  // strides in bytes, 0 where there is nowhere to go
+  per_axis extents{}, strides{};  // strides in bytes, 0 on axes of extent 1
   index_t size = 0;               // bytes of an element
 
   footprint() = default;
@@ -73,22 +76,23 @@ inline bool shares_memory_with_itself(const footprint& x) {
   return false;
 }
 
-/// A stride by which two elements, one of either tensor, lie apart: from least to most times.
+/// One term of the distance between an element of one tensor and one of the other: stride times a number in [least, most].
 struct step {
   index_t stride, least, most;
 };
 
-/// Whether steps, longest first, can add up to a distance in [low, high]. Says yes if more than `patience` tries do not tell.
+/// Whether steps, sorted by decreasing stride, can add up to a distance in [low, high]. Returns true if more than `patience` calls
+/// would be needed.
 ///
-/// However the steps are cut in two, the longer ones add up to a multiple of their common divisor, the others to no more than their
-/// ends. Where that leaves a doubt the longest step is tried in turn: few of its multiples are within reach of the others.
-/// Cold: asked only of tensors whose ranges cross.
+/// Split the steps into longer and shorter ones: the longer ones add up to a multiple of their greatest common divisor, the shorter
+/// ones to a number between two bounds. If no split excludes [low, high], each multiple of the longest step is tried recursively;
+/// few of them leave a rest that the others can reach. Cold: called only for tensors whose address ranges intersect.
 [[gnu::cold]] BILA_NOINLINE inline bool may_reach(std::span<const step> steps, index_t low, index_t high, int& patience) {
   if (--patience < 0) return true;
   const auto below = [](index_t a, index_t b) { return a / b - (a % b < 0 ? 1 : 0); };  // floor(a / b)
   index_t first = 0, last = 0, divisor = 0;                                             // of the longest step
   for (std::size_t n = 0; n <= steps.size(); ++n) {
-    index_t from = low, to = high;  // where the n longer ones must go
+    index_t from = low, to = high;  // what the n longer ones must add up to
     for (const step& other : steps.subspan(n)) from -= other.stride * other.most, to -= other.stride * other.least;
     if (n > 0) divisor = std::gcd(divisor, steps[n - 1].stride);
     if (n == 0 ? from > 0 || to < 0 : below(to, divisor) * divisor < from) return false;
@@ -122,7 +126,7 @@ inline bool may_overlap(const footprint& x, const footprint& y) {
     add(x.strides[axis], 1 - x.extents[axis], 0);
   }
   std::sort(steps.begin(), steps.end(), [](const step& s, const step& t) { return s.stride > t.stride; });
-  const index_t apart = y.data - x.data;  // an element of y meets one of x if it lies from 1 - y.size to x.size - 1 bytes behind it
+  const index_t apart = y.data - x.data;  // elements overlap if y's starts 1 - y.size to x.size - 1 bytes after x's
   int patience = 1000;
   return may_reach({steps.data(), count}, 1 - y.size - apart, x.size - 1 - apart, patience);
 }
@@ -131,30 +135,34 @@ inline bool may_overlap(const footprint& x, const footprint& y) {
 struct named_tensor {
   const char* name;
   footprint memory;
-  std::string_view replaced_by = {};  // of what is read: the output that may take its exact place, number for number
+  std::string_view replaced_by = {};  // of an input: the output that may have exactly the same memory
 };
 
 using named_tensors = std::span<const named_tensor>;
 
 /// No output may overlap an input.
-inline complaint check_apart(named_tensors outputs, named_tensors inputs) {
+inline error_message check_apart(named_tensors outputs, named_tensors inputs) {
   for (const named_tensor& out : outputs)
     for (const named_tensor& in : inputs)
       if (!(in.memory == out.memory && in.replaced_by == out.name) && may_overlap(out.memory, in.memory))
-        return sentence(out.name, " overlaps ", in.name, " in memory");
+        return message(out.name, " overlaps ", in.name, " in memory");
   return {};
 }
 
 /// No output may overlap itself, an input, or another output.
-inline complaint check_overlaps(named_tensors outputs, named_tensors inputs) {
+inline error_message check_overlaps(named_tensors outputs, named_tensors inputs) {
   for (const named_tensor& out : outputs) {
     if (shares_memory_with_itself(out.memory))
-      return sentence(out.name, ": two of its elements share memory (strides ", strides_in_words(out.memory), ")");
-    if (complaint wrong = check_apart({&out, 1}, inputs); !wrong.empty()) return wrong;
-    if (complaint wrong = check_apart({&out, 1}, outputs.first(static_cast<std::size_t>(&out - outputs.data()))); !wrong.empty())
+      return message(out.name, ": two of its elements share memory (strides ", strides_in_words(out.memory), ")");
+    if (error_message wrong = check_apart({&out, 1}, inputs); !wrong.empty()) return wrong;
+    if (error_message wrong = check_apart({&out, 1}, outputs.first(static_cast<std::size_t>(&out - outputs.data())));
+        !wrong.empty())
       return wrong;
   }
   return {};
 }
 
-}  // namespace bila::inline v0_1::detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
+}  // namespace v0_1
+}  // namespace bila

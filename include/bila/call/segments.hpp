@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segments: the ranges of tokens that see each other. Boundaries are data, never gates of a model (MATH.md 1.4).
+// Segments: the ranges of tokens that see each other. Borders are given by offsets or lengths, not by gates (MATH.md 1.4).
 #pragma once
 
 #include <bila/view/index_list.hpp>
 #include <bila/view/tensor_view.hpp>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 /// Tokens [first, first + count) of one batch row.
 struct segment {
@@ -27,4 +28,5 @@ struct segments {
   }
 };
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -9,7 +9,8 @@
 #include <cstddef>
 #include <type_traits>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 /// What the numbers of a state are stored in: what is computed in, or 16 bits.
 enum class state_storage { computed, bf16, f16 };
@@ -59,4 +60,5 @@ struct state {
   }
 };
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Feature maps phi, which make scores of projected queries and keys, one row at a time, and their adjoints.
+// Feature maps phi, applied to projected queries and keys one row at a time, and their adjoints.
 // A user's map is any type with these three members.
 #pragma once
 
@@ -10,7 +10,10 @@
 #include <cmath>
 #include <concepts>
 
-namespace bila::inline v0_1::feature::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace feature {
+inline namespace BILA_UNIT {
 
 /// phi: `width(d)` features from a row of d; `map(x, d, phi)`; `pull_back(x, phi, g, d, dx)` gives dx = (d phi / dx)^T g.
 template <class Map>
@@ -209,7 +212,7 @@ struct softmax {
   }
 };
 
-/// phi(x) = softmax([2 x, -2 x]), of a row that the model's own linear layer made. Source: Hedgehog (arXiv 2402.04347).
+/// phi(x) = softmax([2 x, -2 x]). x is the output of a linear layer, which is the model's. Source: Hedgehog (arXiv 2402.04347).
 struct hedgehog {
   constexpr index_t width(index_t d) const { return 2 * d; }
 
@@ -226,4 +229,7 @@ struct hedgehog {
   }
 };
 
-}  // namespace bila::inline v0_1::feature::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace feature
+}  // namespace v0_1
+}  // namespace bila

@@ -7,7 +7,10 @@
 #include <bila/form/engine.hpp>
 #include <bila/form/full.hpp>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 /// What `automatic` takes for a head.
 enum class choice { full, chunkwise };
@@ -100,4 +103,7 @@ struct engine_of<automatic, memory::gaps> {
 template <>
 struct engine_of<automatic, memory::pairs> : engine_of<automatic, memory::gaps> {};
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

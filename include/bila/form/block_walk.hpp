@@ -6,7 +6,10 @@
 #include <bila/form/decays.hpp>
 #include <bila/form/head.hpp>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 inline constexpr index_t block = 128;  // tokens of a tile's side
 
@@ -92,4 +95,7 @@ void for_each_key_block(const head<T>& x, index_t ib, double diagonal, walk_scra
     if (x.direction != other(way)) walk_away(x, way, ib, w, visit);
 }
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

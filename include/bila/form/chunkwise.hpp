@@ -10,7 +10,10 @@
 #include <bila/form/global_state.hpp>
 #include <bila/form/two_sided_sweep.hpp>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 /// For a chunk of C tokens with H the forward state before it and G the backward state after it,
 ///
@@ -24,7 +27,7 @@ struct chunkwise {
   index_t size = 0;        // tokens per chunk, 128 for more; 0: the fastest where it was measured, 16 and 32 for the gradient
   bool recompute = false;  // the gradient keeps one state per sqrt(L / C) chunks instead of one per chunk, and computes more
 
-  complaint validate() const { return size >= 0 ? complaint() : sentence("chunkwise.size = ", size, ", it must be >= 0"); }
+  error_message validate() const { return size >= 0 ? error_message() : message("chunkwise.size = ", size, ", it must be >= 0"); }
 
   index_t tokens() const { return size > 0 ? (std::min)(size, most) : 16; }
 
@@ -169,4 +172,7 @@ struct engine_of<chunkwise, memory::gaps> {
   static chunkwise of(const chunkwise& form) { return form; }
 };
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

@@ -11,7 +11,10 @@
 #include <cmath>
 #include <type_traits>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 /// For one direction, with H the state that enters a chunk, R the adjoint of the state that leaves it, and a column of ones added
 /// to v, of dZ to dN, wherever a state is meant,
@@ -421,4 +424,7 @@ struct chunkwise_gradient {
   }
 };
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

@@ -11,7 +11,10 @@
 
 #include <algorithm>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 /// What is missing in a state S and its row sums s: E and e, so that S + E and s + e are the true sums.
 template <class Real>
@@ -61,4 +64,7 @@ struct compensation {
   index_t sums_;
 };
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

@@ -8,7 +8,10 @@
 
 #include <type_traits>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 constexpr direction other(direction way) { return way == direction::forward ? direction::backward : direction::forward; }
 
@@ -93,4 +96,7 @@ void scan_block(const head<T>& x, kernel::tile<Real> M, const gap_decays& decays
   for (index_t i = 0; i < M.rows; ++i) M.row(i)[i] = static_cast<Real>(diagonal);
 }
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

@@ -6,7 +6,10 @@
 #include <bila/config.hpp>
 #include <bila/mask/concepts.hpp>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 /// How the past is kept. pairs: not at all, every pair has a weight of its own. gaps: in a state that decays from token to token.
 enum class memory { pairs, gaps };
@@ -34,4 +37,7 @@ concept has_engine = requires(const Form& form) {
 template <class Form>
 concept any = has_engine<Form, memory::pairs> || has_engine<Form, memory::gaps>;
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

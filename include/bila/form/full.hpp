@@ -12,7 +12,10 @@
 #include <algorithm>
 #include <type_traits>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 /// A = scale (Q K^T) o M,  N = A V,  Z_i = sum_j A_ij,  y_i = N_i / n(Z_i), row block by row block.
 ///
@@ -92,4 +95,7 @@ struct engine_of<full, memory::pairs> {
 template <>
 struct engine_of<full, memory::gaps> : engine_of<full, memory::pairs> {};
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

@@ -6,7 +6,10 @@
 #include <bila/form/block_walk.hpp>
 #include <bila/form/head_gradient.hpp>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 /// With A_ij = M_ij (q_i . k_j) and g_ij = dN_i . v_j + dZ_i,
 ///
@@ -177,4 +180,7 @@ struct full_gradient {
   }
 };
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

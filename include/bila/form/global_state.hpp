@@ -9,7 +9,10 @@
 #include <algorithm>
 #include <functional>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 /// T = K^T [V, 1],  [N, Z] = Q T; O(L Dk Dv) time, O(Dk Dv) memory.
 struct global_state {
@@ -123,4 +126,7 @@ struct global_state {
   }
 };
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

@@ -10,7 +10,10 @@
 
 #include <type_traits>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 /// With a column of ones added to v, of dZ to dN, T the state that all queries see and P the adjoint of what the keys add to it,
 ///
@@ -161,4 +164,7 @@ struct global_state_gradient {
   }
 };
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

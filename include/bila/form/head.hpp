@@ -16,7 +16,10 @@
 
 #include <algorithm>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 /// One head's part of a `state`: S (Dk, Dv), z (Dk, 1), and the decay of the gap by which it enters.
 template <class Real>
@@ -158,4 +161,7 @@ void finish(const head<T>& x, index_t first, kernel::tile<Real> N, const Real* z
   kernel::store(x.y.slice(first, N.rows), N);
 }
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

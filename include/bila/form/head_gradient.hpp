@@ -5,7 +5,10 @@
 #include <bila/config.hpp>
 #include <bila/form/head.hpp>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 /// Where the gradient of q, k or v goes. Heads that read one tensor add to one gradient, in order: the first starts the sum, the
 /// last rounds it.
@@ -112,4 +115,7 @@ void weigh_diagonal(const head<T>& x, head_gradient<T>& g, kernel::tile<Real> A,
   }
 }
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

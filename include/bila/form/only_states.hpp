@@ -7,7 +7,10 @@
 #include <bila/form/decays.hpp>
 #include <bila/form/two_sided_sweep.hpp>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 /// S <- total S + sum_j write_j k_j [v_j, 1], block by block, once for each final state that is wanted; time O(L Dk Dv).
 struct only_states {
@@ -72,4 +75,7 @@ struct only_states {
   }
 };
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

@@ -9,7 +9,10 @@
 #include <bila/form/global_state.hpp>
 #include <bila/form/two_sided_sweep.hpp>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 /// Exclusive states and one explicit diagonal,
 ///
@@ -173,4 +176,7 @@ struct engine_of<recurrent, memory::gaps> {
   static recurrent of(const recurrent& form) { return form; }
 };
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

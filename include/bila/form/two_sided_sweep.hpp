@@ -11,7 +11,10 @@
 
 #include <type_traits>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 /// A state as a sweep carries it from chunk to chunk.
 template <class Kernel, class Real>
@@ -118,4 +121,7 @@ void run_two_sided_sweep(const head<T>& x, split part, index_t middle, const Swe
   }
 }
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

@@ -17,7 +17,10 @@
 #include <string>
 #include <tuple>
 
-namespace bila::inline v0_1::form::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace form {
+inline namespace BILA_UNIT {
 
 /// Any mask, for a call in Real. What checks ask is asked once a call; what forms ask, many tokens at a time.
 template <class Real>
@@ -34,9 +37,9 @@ struct mask_view {
   void (*ask_weights)(const void* mask, index_t b, index_t h, index_t first, index_t count, index_t j, double* to) = nullptr;
 
   /// What is wrong with its parameters, for y of B, H and L.
-  complaint (*ask_wrong)(const void* mask, index_t B, index_t H, index_t L) = nullptr;
+  error_message (*ask_wrong)(const void* mask, index_t B, index_t H, index_t L) = nullptr;
   /// Whether one of these outputs lies on its parameters.
-  complaint (*ask_overlap)(const void* mask, detail::named_tensors outputs) = nullptr;
+  error_message (*ask_overlap)(const void* mask, detail::named_tensors outputs) = nullptr;
   /// Which of its parameters a gap's log decay is, for an error.
   std::string (*ask_place)(const void* mask, direction way, index_t b, index_t h, index_t t) = nullptr;
 
@@ -59,7 +62,7 @@ void add_checks(mask_view<Real>& view) {
     if constexpr (names_parameters<Mask>)
       return std::string(static_cast<const Mask*>(any)->parameter_of(way, b, h, t));
     else
-      return sentence("mask.log_", way == direction::forward ? "forward" : "backward", "(b = ", b, ", h = ", h, ", t = ", t, ")");
+      return message("mask.log_", way == direction::forward ? "forward" : "backward", "(b = ", b, ", h = ", h, ", t = ", t, ")");
   };
 }
 
@@ -134,7 +137,7 @@ struct norm_view {
   const void* norm = nullptr;
   bool uses_row_sum = false;
 
-  complaint (*ask_wrong)(const void* norm) = nullptr;  // what is wrong with its numbers
+  error_message (*ask_wrong)(const void* norm) = nullptr;  // what is wrong with its numbers
 
   bool (*ask_row_scales)(const void* norm, Real* out, const Real* z, index_t n, double scale) = nullptr;
   quotient<Real> (*ask_quotient)(const void* norm, Real Z, double scale) = nullptr;
@@ -185,4 +188,7 @@ norm_view<Real> view_with_slopes(const Norm& norm) {
   return view;
 }
 
-}  // namespace bila::inline v0_1::form::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace form
+}  // namespace v0_1
+}  // namespace bila

@@ -8,7 +8,10 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace bila::inline v0_1::kernel::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace kernel {
+inline namespace BILA_UNIT {
 
 class arena {
  public:
@@ -58,4 +61,7 @@ class arena {
   std::size_t used_ = 0;
 };
 
-}  // namespace bila::inline v0_1::kernel::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace kernel
+}  // namespace v0_1
+}  // namespace bila

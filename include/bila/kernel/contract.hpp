@@ -47,7 +47,10 @@
 #include <concepts>
 #include <type_traits>
 
-namespace bila::inline v0_1::kernel::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace kernel {
+inline namespace BILA_UNIT {
 
 /// Sums over tokens of keys times values, and of keys alone.
 template <class Real>
@@ -142,4 +145,7 @@ struct chosen {
   using type = Kernel;
 };
 
-}  // namespace bila::inline v0_1::kernel::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace kernel
+}  // namespace v0_1
+}  // namespace bila

@@ -23,7 +23,10 @@
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 #endif
 
-namespace bila::inline v0_1::kernel::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace kernel {
+inline namespace BILA_UNIT {
 
 /// The kernel layer on packets of `Bytes`, the widest that the compiler's flags allow. The width is part of the type so that
 /// translation units compiled with different flags can be linked: they use different functions.
@@ -433,7 +436,10 @@ struct chosen<void> {
   using type = eigen;
 };
 
-}  // namespace bila::inline v0_1::kernel::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace kernel
+}  // namespace v0_1
+}  // namespace bila
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic pop

@@ -11,7 +11,10 @@
 #include <xmmintrin.h>
 #endif
 
-namespace bila::inline v0_1::kernel::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace kernel {
+inline namespace BILA_UNIT {
 
 // A call that g++ did not inline at once would be dropped: it takes the function for one without effect.
 BILA_ALWAYS_INLINE void prefetch_line(const char* address) {
@@ -81,4 +84,7 @@ class prefetch_queue {
   index_t remaining_ = 0;  // lines of it
 };
 
-}  // namespace bila::inline v0_1::kernel::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace kernel
+}  // namespace v0_1
+}  // namespace bila

@@ -8,7 +8,10 @@
 #include <cmath>
 #include <type_traits>
 
-namespace bila::inline v0_1::kernel::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace kernel {
+inline namespace BILA_UNIT {
 
 struct reference {
   template <class Real>
@@ -247,4 +250,7 @@ struct reference {
   }
 };
 
-}  // namespace bila::inline v0_1::kernel::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace kernel
+}  // namespace v0_1
+}  // namespace bila

@@ -24,7 +24,10 @@
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 #endif
 
-namespace bila::inline v0_1::kernel::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace kernel {
+inline namespace BILA_UNIT {
 
 template <class Packet>
 inline constexpr index_t width = simd::unpacket_traits<Packet>::size;
@@ -422,7 +425,10 @@ BILA_ALWAYS_INLINE void step_columns(tile<Real> N, const Real* r, tile<const Rea
   }
 }
 
-}  // namespace bila::inline v0_1::kernel::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace kernel
+}  // namespace v0_1
+}  // namespace bila
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic pop

@@ -10,7 +10,10 @@
 #include <algorithm>
 #include <cmath>
 
-namespace bila::inline v0_1::kernel::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace kernel {
+inline namespace BILA_UNIT {
 
 /// How a chunk of n tokens weighs what crosses its borders; lambda_t = exp of the log decay of gap t, tokens counted in the chunk.
 ///
@@ -84,4 +87,7 @@ class pending_decay {
   double factor_;
 };
 
-}  // namespace bila::inline v0_1::kernel::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace kernel
+}  // namespace v0_1
+}  // namespace bila

@@ -14,7 +14,11 @@
 
 static_assert(EIGEN_VERSION_AT_LEAST(3, 4, 0), "bila needs Eigen 3.4 or newer");
 
-namespace bila::inline v0_1::kernel::inline BILA_UNIT::simd {
+namespace bila {
+inline namespace v0_1 {
+namespace kernel {
+inline namespace BILA_UNIT {
+namespace simd {
 
 using Eigen::internal::packet_traits;    // <Real>::type: the widest packet of Real
 using Eigen::internal::PacketBlock;      // <Packet, n>: n packets that are transposed together
@@ -42,4 +46,8 @@ using Eigen::internal::ptranspose;  // (block), as a square matrix
 /// How many registers of a packet's width the processor has.
 inline constexpr int registers = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS;
 
-}  // namespace bila::inline v0_1::kernel::inline BILA_UNIT::simd
+}  // namespace simd
+}  // namespace BILA_UNIT
+}  // namespace kernel
+}  // namespace v0_1
+}  // namespace bila

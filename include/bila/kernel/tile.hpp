@@ -8,7 +8,10 @@
 #include <algorithm>
 #include <type_traits>
 
-namespace bila::inline v0_1::kernel::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace kernel {
+inline namespace BILA_UNIT {
 
 constexpr index_t round_up(index_t n, index_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -103,4 +106,7 @@ tile<Real> results(rows<T> to, tile<Real> scratch) {
   return scratch.top(to.count);
 }
 
-}  // namespace bila::inline v0_1::kernel::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace kernel
+}  // namespace v0_1
+}  // namespace bila

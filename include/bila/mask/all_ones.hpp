@@ -4,9 +4,11 @@
 
 #include <bila/mask/concepts.hpp>
 
-namespace bila::inline v0_1::mask {
+namespace bila {
+inline namespace v0_1 {
+namespace mask {
 
-/// M_ij = 1: every token sees every token alike (LION-LIT, linear transformer). Gaps: f = b = 0.
+/// M_ij = 1: every query sees every key with the same weight (LION-LIT, linear transformer). Gaps: f = b = 0.
 /// Source: LION (arXiv 2502.16249), full linear attention.
 struct all_ones {
   static constexpr gap gaps = gap::none;
@@ -15,4 +17,6 @@ struct all_ones {
   BILA_SHARED double log_backward(index_t, index_t, index_t) const { return 0; }
 };
 
-}  // namespace bila::inline v0_1::mask
+}  // namespace mask
+}  // namespace v0_1
+}  // namespace bila

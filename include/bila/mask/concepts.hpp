@@ -12,9 +12,10 @@
 #include <concepts>
 #include <string>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
-/// Whose numbers the gaps are: none (all zero), one per head, one per token.
+/// Granularity of decay: none (all gaps are zero), one log decay per head, or one per token.
 enum class gap { none, per_head, per_token };
 
 /// A mask that can give any weight: M(i, j) of batch row b and head h. Only form::full accepts it.
@@ -35,7 +36,7 @@ concept gapped = requires(const Mask& mask, index_t n) {
   { mask.log_backward(n, n, n) } -> std::convertible_to<double>;
 };
 
-/// Whether a mask orders the tokens; one that does not can weigh keys that are not the queries' tokens (cross attention).
+/// Whether a mask depends on the order of tokens. Cross attention needs a mask that does not.
 template <class Mask>
 inline constexpr bool orders_tokens = true;
 
@@ -45,7 +46,7 @@ inline constexpr bool orders_tokens<Mask> = Mask::gaps != gap::none;
 /// A mask that can check the shapes of its own parameters against the call's.
 template <class Mask>
 concept checks_itself = requires(const Mask& mask, index_t n) {
-  { mask.validate(n, n, n) } -> std::convertible_to<complaint>;
+  { mask.validate(n, n, n) } -> std::convertible_to<error_message>;
 };
 
 /// A mask whose parameters may have fewer heads than y. They divide y's in contiguous groups, and its `h` counts its own.
@@ -54,13 +55,13 @@ concept has_heads = requires(const Mask& mask) {
   { mask.heads() } -> std::convertible_to<index_t>;
 };
 
-/// A mask whose parameters are tensors, of which the output may not be a part.
+/// A mask whose parameters are tensors, which outputs must not overlap.
 template <class Mask>
 concept has_parameters = requires(const Mask& mask) {
   mask.parameters();
 };
 
-/// A mask that can say which of its parameters the decay of a gap is, for an error's sentence.
+/// A mask that can name the parameter that is the decay of a gap, for error messages.
 template <class Mask>
 concept names_parameters = requires(const Mask& mask, index_t n) {
   { mask.parameter_of(direction::forward, n, n, n) } -> std::convertible_to<std::string>;
@@ -71,7 +72,7 @@ concept names_parameters = requires(const Mask& mask, index_t n) {
 /// per_head:   mask.pull_back(h, f, g, to), with f and g summed over all gaps of head h that are crossed forwards and backwards;
 /// per_token:  mask.pull_back(b, h, first, count, f, g, to) for one segment; f[t], g[t] of gap first + t, 0 < t < count.
 /// On a GPU `gradient_of` takes its place: see fixed_decay (of the sums of a head) and selective_decay (of a token).
-/// `to` has the parameters' shape; what belongs to the head or segment is overwritten.
+/// `to` has the parameters' shape; the entries of the head or segment are overwritten.
 template <class Mask, class Real>
 concept pulls_back = requires(const Mask& mask, index_t n, double sum, const double* gaps, tensor_view<Real> to) {
   requires Mask::gaps == gap::per_head;
@@ -82,13 +83,14 @@ concept pulls_back = requires(const Mask& mask, index_t n, double sum, const dou
   mask.pull_back(n, n, n, n, gaps, gaps, to);
 };
 
-/// What log decays are stored in: float, or more. Sixteen bits would not tell a decay of 0.999 from 1.
+/// The types of log decays: float or double. Sixteen bits are too few to tell a decay of 0.999 from 1.
 template <class T>
 concept log_decay_number = std::same_as<T, float> || std::same_as<T, double>;
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
-/// How many heads a mask counts, where y has H.
+/// The number of heads of a mask's parameters; H, that of y, if the mask does not say.
 template <class Mask>
 index_t heads_of(const Mask& mask, index_t H) {
   if constexpr (has_heads<Mask>)
@@ -97,17 +99,19 @@ index_t heads_of(const Mask& mask, index_t H) {
     return H;
 }
 
-/// Whether groups of heads, of a mask's parameters, make H.
+/// Whether `heads` divides H, so that contiguous groups of y's heads share a head of the mask.
 inline bool makes_groups(index_t heads, index_t H) { return heads == H || (heads > 0 && heads < H && H % heads == 0); }
 
 template <class T>
-complaint check_gates(const char* name, const tensor_view<const T>& x, index_t B, index_t H, index_t L) {
+error_message check_gates(const char* name, const tensor_view<const T>& x, index_t B, index_t H, index_t L) {
   if (x.extents != per_axis{B, x.heads(), L, 1} || !makes_groups(x.heads(), H))
-    return sentence(name, " has shape ", shape_in_words(x), ", it must be [", B, ", ", H, ", ", L,
-                    ", 1], or have heads that divide ", H);
+    return message(name, " has shape ", shape_in_words(x), ", it must be [", B, ", ", H, ", ", L,
+                   ", 1], or have heads that divide ", H);
   return check_view(name, x);
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -6,7 +6,9 @@
 
 #include <tuple>
 
-namespace bila::inline v0_1::mask {
+namespace bila {
+inline namespace v0_1 {
+namespace mask {
 
 /// M_ij = lambda^|i-j|, lambda = exp(log_decay) of the head (LION-D, RetNet). Gaps: f_t = b_t = log_decay.
 ///
@@ -26,11 +28,11 @@ struct fixed_decay {
   BILA_SHARED double log_forward(index_t, index_t h, index_t) const { return static_cast<double>(log_decay(0, h, 0, 0)); }
   BILA_SHARED double log_backward(index_t, index_t h, index_t) const { return static_cast<double>(log_decay(0, h, 0, 0)); }
 
-  BILA_ALWAYS_INLINE complaint validate(index_t, index_t H, index_t) const {
+  BILA_ALWAYS_INLINE error_message validate(index_t, index_t H, index_t) const {
     return detail::check_gates("log_decay", log_decay, 1, H, 1);
   }
   BILA_ALWAYS_INLINE std::string parameter_of(direction, index_t, index_t h, index_t) const {
-    return sentence("log_decay[h = ", h, "]");
+    return message("log_decay[h = ", h, "]");
   }
 
   /// d log_decay_h = sum of the gradients of all gaps, crossed either way, over the batch.
@@ -47,7 +49,7 @@ struct fixed_decay {
 template <class T>
 fixed_decay(tensor_view<T>) -> fixed_decay<std::remove_const_t<T>>;
 
-/// A number in the place of the tensor does not compile.
+/// Chosen for a number in place of the tensor, which is a compile-time error with this message.
 template <class Number>
 requires std::is_arithmetic_v<Number>
 struct fixed_decay<Number*> {
@@ -61,4 +63,6 @@ template <class Number>
 requires std::is_arithmetic_v<Number> fixed_decay(Number)
 ->fixed_decay<Number*>;
 
-}  // namespace bila::inline v0_1::mask
+}  // namespace mask
+}  // namespace v0_1
+}  // namespace bila

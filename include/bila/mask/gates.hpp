@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How models turn a raw number per token into a log decay, and the way back. 1 - sigmoid is never formed: in float it is 0 from
-// x = 17 on, and its log -inf.
+// How models turn a raw number per token into a log decay, and the gradients of these functions. 1 - sigmoid is never formed: in
+// float it is 0 from x = 17 on, and its log -inf.
 #pragma once
 
 #include <bila/config.hpp>
@@ -11,9 +11,12 @@
 #include <cmath>
 #include <concepts>
 
-namespace bila::inline v0_1::gates::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace gates {
+inline namespace BILA_UNIT {
 
-/// log(1 + e^x), to the last bits for every x.
+/// log(1 + e^x), accurate for every x.
 inline double softplus(double x) { return (std::max)(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
 
 inline double sigmoid(double x) {
@@ -37,7 +40,8 @@ struct log_sigmoid {
   double slope(double x, index_t) const { return sigmoid(-x) / temperature; }
 };
 
-/// lambda = 1 - sigmoid(x):  a = -softplus(x). What LION's code has where its paper has sigmoid: x counts the other way.
+/// lambda = 1 - sigmoid(x):  a = -softplus(x). LION's code uses it where the paper has sigmoid(x), that is, with the sign of x
+/// reversed.
 struct log_one_minus_sigmoid {
   double log_decay(double x, index_t) const { return -softplus(x); }
   double slope(double x, index_t) const { return -sigmoid(x); }
@@ -82,8 +86,8 @@ void log_decays(const Gate& gate, const tensor_view<T>& x, const tensor_view<U>&
   });
 }
 
-/// dx = a'(x) d log_decay, token by token; dx may be d log_decay's memory. Where no loss depends on the log decay, as at a decay of
-/// zero, it is zero, however steep a is there.
+/// dx = a'(x) d log_decay, token by token; dx may be d log_decay's memory. Where d log_decay is zero, as at a decay of zero, dx is
+/// zero, even if a'(x) is infinite there.
 template <parameterisation Gate, class T, class U, class V>
 void pull_back(const Gate& gate, const tensor_view<T>& x, const tensor_view<U>& d_log_decay, const tensor_view<V>& dx) {
   detail::for_each_token(dx, [&](index_t b, index_t h, index_t l) {
@@ -105,4 +109,7 @@ void pull_back_rate(const mamba<A>& gate, const tensor_view<T>& x, const tensor_
   }
 }
 
-}  // namespace bila::inline v0_1::gates::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace gates
+}  // namespace v0_1
+}  // namespace bila

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mask of a decay that each token chooses.
+// The mask of data-dependent decay: each token has a gate.
 #pragma once
 
 #include <bila/mask/concepts.hpp>
 
 #include <tuple>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 /// Whose gate a crossing of gap t, between tokens t-1 and t, uses. The conventions differ as soon as gates differ.
 enum class gate {
   later,    ///< a_t both ways: the published formula; M is symmetric, and a_0 is not used
   source,   ///< the gate of the token being left: LION's code
   target,   ///< the gate of the token being entered: a double scan over the flipped sequence (Vim); the transpose of source
-  earlier,  ///< a_{t-1} both ways: later, seen from the other end
+  earlier,  ///< a_{t-1} both ways: `later` on the reversed sequence
 };
 
 namespace mask {
@@ -47,20 +48,21 @@ struct selective_decay {
     return static_cast<double>(log_decay(b, h, token(direction::backward, t), 0));
   }
 
-  /// Whose gate gap t has when crossed this way.
+  /// The token whose gate gap t uses when crossed this way.
   BILA_SHARED index_t token(direction way, index_t t) const {
     const gate before = way == direction::forward ? gate::source : gate::target;
     return crossing == gate::earlier || crossing == before ? t - 1 : t;
   }
 
-  BILA_ALWAYS_INLINE complaint validate(index_t B, index_t H, index_t L) const {
+  BILA_ALWAYS_INLINE error_message validate(index_t B, index_t H, index_t L) const {
     return detail::check_gates("log_decay", log_decay, B, H, L);
   }
   BILA_ALWAYS_INLINE std::string parameter_of(direction way, index_t b, index_t h, index_t t) const {
-    return sentence("log_decay[b = ", b, ", h = ", h, ", t = ", token(way, t), "]");
+    return message("log_decay[b = ", b, ", h = ", h, ", t = ", token(way, t), "]");
   }
 
-  /// d a_t = the gradients of the one or two gaps whose decay it is; f(u), g(u) those of gap u of the segment, 0 < u < count.
+  /// d a_t, the sum of the gradients of the gaps that use a_t. f(u), g(u): the gradient of gap u of the segment, crossed forwards
+  /// and backwards, 0 < u < count (MATH.md 4.5).
   template <class F, class G>
   BILA_SHARED double gradient_of(index_t t, index_t count, const F& f, const G& g) const {
     const index_t forward = t - token(direction::forward, 0), backward = t - token(direction::backward, 0);
@@ -83,4 +85,5 @@ selective_decay(tensor_view<T>, gate) -> selective_decay<std::remove_const_t<T>>
 
 }  // namespace mask
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -6,7 +6,9 @@
 
 #include <tuple>
 
-namespace bila::inline v0_1::mask {
+namespace bila {
+inline namespace v0_1 {
+namespace mask {
 
 /// The gaps themselves: M_ij = exp(f_{j+1} + ... + f_i) below the diagonal, exp(b_{i+1} + ... + b_j) above it.
 ///
@@ -26,15 +28,15 @@ struct two_sided {
   BILA_SHARED double log_forward(index_t b, index_t h, index_t t) const { return static_cast<double>(forward_gaps(b, h, t, 0)); }
   BILA_SHARED double log_backward(index_t b, index_t h, index_t t) const { return static_cast<double>(backward_gaps(b, h, t, 0)); }
 
-  BILA_ALWAYS_INLINE complaint validate(index_t B, index_t H, index_t L) const {
-    complaint wrong = detail::check_gates("log_forward", forward_gaps, B, H, L);
+  BILA_ALWAYS_INLINE error_message validate(index_t B, index_t H, index_t L) const {
+    error_message wrong = detail::check_gates("log_forward", forward_gaps, B, H, L);
     if (wrong.empty()) wrong = detail::check_gates("log_backward", backward_gaps, B, H, L);
     if (wrong.empty() && forward_gaps.heads() != backward_gaps.heads())
-      return sentence("log_forward has ", forward_gaps.heads(), " heads but log_backward has ", backward_gaps.heads());
+      return message("log_forward has ", forward_gaps.heads(), " heads but log_backward has ", backward_gaps.heads());
     return wrong;
   }
   BILA_ALWAYS_INLINE std::string parameter_of(direction way, index_t b, index_t h, index_t t) const {
-    return sentence(way == direction::forward ? "log_forward" : "log_backward", "[b = ", b, ", h = ", h, ", t = ", t, "]");
+    return message(way == direction::forward ? "log_forward" : "log_backward", "[b = ", b, ", h = ", h, ", t = ", t, "]");
   }
   BILA_ALWAYS_INLINE auto parameters() const { return std::tuple(forward_gaps, backward_gaps); }
 };
@@ -42,4 +44,6 @@ struct two_sided {
 template <class T, class U>
 two_sided(tensor_view<T>, tensor_view<U>) -> two_sided<std::remove_const_t<T>>;
 
-}  // namespace bila::inline v0_1::mask
+}  // namespace mask
+}  // namespace v0_1
+}  // namespace bila

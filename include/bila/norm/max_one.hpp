@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Division by the row sum where it exceeds one.
+// Division by the absolute row sum where that exceeds one.
 #pragma once
 
 #include <bila/norm/concepts.hpp>
 
-namespace bila::inline v0_1::norm {
+namespace bila {
+inline namespace v0_1 {
+namespace norm {
 
 /// y_i = N_i / max(|Z_i|, 1), N and Z with the score scale (RetNet's written form, mLSTM without stabiliser).
 /// Source: RetNet (arXiv 2307.08621), section 2.2.
@@ -17,7 +19,7 @@ struct max_one {
     return {scale, size <= 1 ? Real(1) : size};
   }
 
-  /// The slope at |scale Z| = 1 is that of the constant.
+  /// At |scale Z| = 1, where max has a kink, the divisor counts as constant.
   template <class Real>
   BILA_SHARED constexpr bila::slope<Real> slope(Real Z, Real scale, Real dy_y) const {
     const Real scaled = scale * Z, size = scaled < 0 ? -scaled : scaled;
@@ -26,4 +28,6 @@ struct max_one {
   }
 };
 
-}  // namespace bila::inline v0_1::norm
+}  // namespace norm
+}  // namespace v0_1
+}  // namespace bila

@@ -4,7 +4,9 @@
 
 #include <bila/norm/concepts.hpp>
 
-namespace bila::inline v0_1::norm {
+namespace bila {
+inline namespace v0_1 {
+namespace norm {
 
 /// y_i = N_i (Mamba-2, GLA, LION's language models).
 struct none {
@@ -22,4 +24,6 @@ struct none {
   }
 };
 
-}  // namespace bila::inline v0_1::norm
+}  // namespace norm
+}  // namespace v0_1
+}  // namespace bila

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Division of whole rows: one factor a row, where that loses nothing.
+// Division of whole rows: one factor per row, where that loses no accuracy.
 #pragma once
 
 #include <bila/config.hpp>
@@ -9,10 +9,13 @@
 
 #include <cmath>
 
-namespace bila::inline v0_1::norm::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace norm {
+inline namespace BILA_UNIT {
 
-/// Whether N_i may be multiplied by factor / divisor. Not so where that number is too small or too large to keep its digits, nor
-/// where the divisor is zero: then y_i is zero even if N_i is no number.
+/// Whether N_i may be multiplied by factor / divisor. It may not if that quotient overflows or is denormal, nor if the divisor is
+/// zero: y_i is then zero even if N_i is NaN.
 template <class Real>
 bool has_row_scale(const quotient<Real>& row) {
   if (detail::is_exactly(row.divisor, 0)) return false;
@@ -21,8 +24,8 @@ bool has_row_scale(const quotient<Real>& row) {
          (std::isnormal(inverse) && (detail::is_exactly(row.factor, 0) || std::isnormal(row.factor * inverse)));
 }
 
-/// scales_i, so that y_i = scales_i N_i for rows with sums z. Returns false if some rows have no such factor: theirs is 1, and they
-/// are still to be divided.
+/// scales_i, so that y_i = scales_i N_i for rows with sums z. Returns false if some rows have no such factor. Their scale is 1, and
+/// the caller must divide them.
 template <class Real, class Norm>
 bool row_scales(Real* scales, const Real* z, index_t n, const Norm& norm, double scale) {
   bool all = true;
@@ -35,4 +38,7 @@ bool row_scales(Real* scales, const Real* z, index_t n, const Norm& norm, double
   return all;
 }
 
-}  // namespace bila::inline v0_1::norm::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace norm
+}  // namespace v0_1
+}  // namespace bila

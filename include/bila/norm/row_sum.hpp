@@ -6,7 +6,9 @@
 #include <bila/norm/concepts.hpp>
 #include <bila/view/number.hpp>
 
-namespace bila::inline v0_1::norm {
+namespace bila {
+inline namespace v0_1 {
+namespace norm {
 
 /// y_i = N_i / (Z_i + eps), N and Z without the score scale, which therefore cancels; y_i = 0 where Z_i + eps = 0.
 ///
@@ -22,7 +24,7 @@ struct row_sum {
     return {Real(1), Z + static_cast<Real>(eps)};
   }
 
-  /// y does not depend on the scale. A row that was set to zero passes nothing.
+  /// y does not depend on the scale. A row that was set to zero has no gradient.
   template <class Real>
   BILA_SHARED constexpr bila::slope<Real> slope(Real Z, Real, Real dy_y) const {
     const Real n = Z + static_cast<Real>(eps);
@@ -30,9 +32,11 @@ struct row_sum {
     return {Real(1) / n, -dy_y / n, Real(0)};
   }
 
-  BILA_ALWAYS_INLINE complaint validate() const {
-    return detail::is_finite(eps) && eps >= 0 ? complaint() : sentence("eps = ", eps, ", it must be finite and >= 0");
+  BILA_ALWAYS_INLINE error_message validate() const {
+    return detail::is_finite(eps) && eps >= 0 ? error_message() : message("eps = ", eps, ", it must be finite and >= 0");
   }
 };
 
-}  // namespace bila::inline v0_1::norm
+}  // namespace norm
+}  // namespace v0_1
+}  // namespace bila

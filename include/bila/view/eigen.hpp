@@ -13,9 +13,11 @@
 
 #include <type_traits>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 template <class Expression>
 inline constexpr bool has_memory = (Eigen::internal::traits<Expression>::Flags & Eigen::DirectAccessBit) == Eigen::DirectAccessBit;
@@ -23,7 +25,8 @@ inline constexpr bool has_memory = (Eigen::internal::traits<Expression>::Flags &
 template <class Expression>
 inline constexpr bool owns_memory = std::is_base_of_v<Eigen::PlainObjectBase<Expression>, Expression>;
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
 inline namespace BILA_UNIT {
 
@@ -45,4 +48,5 @@ constexpr auto matrix(Matrix&& x) {
 
 }  // namespace BILA_UNIT
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Offsets and lengths as callers have them: 32 or 64 bits wide.
+// Lists of offsets and lengths, 32 or 64 bits wide.
 #pragma once
 
 #include <bila/view/tensor_view.hpp>
@@ -9,16 +9,19 @@
 #include <span>
 #include <type_traits>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 template <class List, class Number>
 inline constexpr bool lists = std::is_constructible_v<std::span<const Number>, std::remove_reference_t<List>&>;
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
-/// A list of std::int32_t or std::int64_t in memory that somebody else owns: a std::span, or a container or array that has a name.
+/// A non-owning list of std::int32_t or std::int64_t: of a std::span, or of a container or array that is not a temporary.
 class index_list {
  public:
   constexpr index_list() = default;
@@ -47,4 +50,5 @@ class index_list {
   std::size_t size_ = 0;
 };
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -9,7 +9,8 @@
 #include <concepts>
 #include <cstdint>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 /// The upper half of a float: 8 bits of exponent, 7 of fraction.
 struct bf16 {
@@ -20,8 +21,8 @@ struct bf16 {
   BILA_ALWAYS_INLINE constexpr explicit bf16(float x) {
     const auto word = std::bit_cast<std::uint32_t>(x);
     const bool nan = (word & 0x7fffffffu) > 0x7f800000u;
-    const std::uint32_t rounded = word + 0x7fffu + ((word >> 16) & 1u);  // half, or a little less if that would be a tie to odd
-    bits = static_cast<std::uint16_t>(nan ? (word >> 16) | 0x40u : rounded >> 16);  // a NaN stays one, and quiet
+    const std::uint32_t rounded = word + 0x7fffu + ((word >> 16) & 1u);             // round to nearest, ties to even
+    bits = static_cast<std::uint16_t>(nan ? (word >> 16) | 0x40u : rounded >> 16);  // a NaN stays a (quiet) NaN
   }
 
   BILA_ALWAYS_INLINE constexpr operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
@@ -81,9 +82,10 @@ struct arithmetic<double> {
 
 }  // namespace detail
 
-/// What is computed in, and what states and row sums are stored in: float, or double for double. Any T has an answer, so that the
-/// entry points can refuse the wrong ones in a sentence.
+/// The type of arithmetic, states and row sums for tensors of T: float, or double for double. It is defined for every T, so that
+/// the entry points can refuse other types with a message of their own.
 template <class T>
 using real_of = typename detail::arithmetic<T>::type;
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

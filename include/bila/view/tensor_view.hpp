@@ -9,7 +9,8 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 using index_t = std::int64_t;
 
@@ -47,21 +48,23 @@ struct tensor_view {
     return data[b * strides[0] + h * strides[1] + l * strides[2] + d * strides[3]];
   }
 
-  // A template, because nvcc warns of a conversion from a view of const to itself even where it is ruled out.
+  // A template, because nvcc warns about a conversion from a view of const to itself even if `requires` excludes it.
   template <class U>
   requires(!std::is_const_v<T> && std::is_same_v<U, const T>) BILA_SHARED constexpr operator tensor_view<U>() const {
     return {data, extents, strides};
   }
 };
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
-/// a b, which wraps around: a shape that large is refused where the view is used.
+/// a b, modulo 2^64. A shape that large is refused when the view is used.
 BILA_SHARED constexpr index_t times(index_t a, index_t b) {
   return static_cast<index_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
 /// View of a contiguous [batch, head, length, feature] tensor.
 template <class T>
@@ -125,4 +128,5 @@ BILA_SHARED constexpr rows<T> head_rows(const tensor_view<T>& x, index_t b, inde
   return {&x(b, h, first, 0), count, x.features(), x.strides[2], x.strides[3]};
 }
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

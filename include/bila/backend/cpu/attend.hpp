@@ -19,9 +19,11 @@
 #include <string>
 #include <type_traits>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 /// The longest segment of a call.
 template <class T>
@@ -33,7 +35,7 @@ BILA_NOINLINE form::head_size largest_head(const inputs<T>& in, const geometry& 
   return largest;
 }
 
-/// Waking a second thread costs as much as this many floating point operations on one; who brings threads has them awake.
+/// Waking a second thread costs as much as this many floating point operations. An executor's threads count as awake.
 inline constexpr double worth_a_thread = 30e6;
 
 inline index_t threads_for(const cpu& backend, const geometry& size) {
@@ -72,7 +74,7 @@ std::size_t bytes_of_copies(const geometry& size, const inputs<T>& in, const out
       size, {in.initial_forward.stored, in.initial_backward.stored, out.final_forward.stored, out.final_backward.stored});
 }
 
-/// Of a call without y.
+/// The plan of a call without y.
 template <class Kernel, class T>
 BILA_NOINLINE schedule plan_states(const cpu& backend, const inputs<T>& in, const outputs<T>& out) {
   const geometry size = geometry_of(in, out);
@@ -123,9 +125,9 @@ index_t gates_of(const form::mask_view<Real>& mask, const geometry& size) {
   return mask.heads == 0 ? size.H : mask.heads;
 }
 
-/// Every gap that will be read.
+/// Checks every log decay that the call will read.
 template <class Real, class T>
-BILA_NOINLINE complaint check_gaps(const form::mask_view<Real>& mask, const inputs<T>& in, const geometry& size) {
+BILA_NOINLINE error_message check_gaps(const form::mask_view<Real>& mask, const inputs<T>& in, const geometry& size) {
   if (!mask.gapped || mask.gaps == gap::none) return {};
   constexpr index_t at_once = 64;
   double logs[2][at_once];
@@ -142,25 +144,25 @@ BILA_NOINLINE complaint check_gaps(const form::mask_view<Real>& mask, const inpu
           for (index_t t = 0; t < count; ++t)
             for (const direction way : {direction::forward, direction::backward})
               if (const double log = logs[way == direction::backward][t]; !is_log_decay(log))
-                return sentence(mask.ask_place(mask.mask, way, b, h, first + t), " = ", log, ", a log decay must be <= 0");
+                return message(mask.ask_place(mask.mask, way, b, h, first + t), " = ", log, ", a log decay must be <= 0");
         }
       }
   return {};
 }
 
 template <class T>
-BILA_NOINLINE complaint check_state_decay(const char* name, const state<T>& x) {
+BILA_NOINLINE error_message check_state_decay(const char* name, const state<T>& x) {
   if (x.log_decay.data != nullptr)
     for (index_t n = 0; n < x.log_decay.batches(); ++n)
       for (index_t h = 0; h < x.log_decay.heads(); ++h)
         if (!is_log_decay(static_cast<double>(x.log_decay(n, h, 0, 0))))
-          return sentence(name, ".log_decay[n = ", n, ", h = ", h, "] = ", x.log_decay(n, h, 0, 0), ", a log decay must be <= 0");
+          return message(name, ".log_decay[n = ", n, ", h = ", h, "] = ", x.log_decay(n, h, 0, 0), ", a log decay must be <= 0");
   return {};
 }
 
 template <class T>
-complaint check_state_decays(const inputs<T>& in) {
-  complaint wrong = check_state_decay("initial_forward", in.initial_forward);
+error_message check_state_decays(const inputs<T>& in) {
+  error_message wrong = check_state_decay("initial_forward", in.initial_forward);
   return wrong.empty() ? check_state_decay("initial_backward", in.initial_backward) : wrong;
 }
 
@@ -173,9 +175,9 @@ struct views {
 
 /// All that can be wrong with a call, but for its workspace; `of_form` is what the form says of itself.
 template <class T>
-BILA_NOINLINE complaint check_call(const cpu& backend, const complaint& of_form, const state_rules& rules, const views<T>& with,
-                                   const inputs<T>& in, const outputs<T>& out) {
-  complaint wrong = validate(backend);
+BILA_NOINLINE error_message check_call(const cpu& backend, const error_message& of_form, const state_rules& rules,
+                                       const views<T>& with, const inputs<T>& in, const outputs<T>& out) {
+  error_message wrong = validate(backend);
   if (wrong.empty()) wrong = of_form;
   if (wrong.empty()) wrong = with.norm.ask_wrong(with.norm.norm);
   if (wrong.empty()) wrong = validate(in, out);
@@ -192,13 +194,13 @@ BILA_NOINLINE complaint check_call(const cpu& backend, const complaint& of_form,
 }
 
 template <class Form, class T>
-complaint check_call(const cpu& backend, const Form& form, bool carries_states, const views<T>& with, const inputs<T>& in,
-                     const outputs<T>& out) {
+error_message check_call(const cpu& backend, const Form& form, bool carries_states, const views<T>& with, const inputs<T>& in,
+                         const outputs<T>& out) {
   return check_call(backend, check_itself(form), {carries_states, with.mask.gapped, with.norm.uses_row_sum, in.direction}, with, in,
                     out);
 }
 
-/// One head's part of a state.
+/// The part of a state that belongs to one head.
 template <class Real>
 BILA_NOINLINE form::head_state<Real> head_state_of(const state<Real>& x, index_t sequence, index_t h) {
   form::head_state<Real> part;
@@ -270,7 +272,7 @@ template <class Real>
     });
 }
 
-/// A state passes an empty sequence as it is; its row sums only if the norm uses them.
+/// In an empty sequence the final state is the initial one; z is copied only if the norm uses row sums.
 template <class Real>
 BILA_NOINLINE void pass_on(const form::head_state<const Real>& from, const form::head_state<Real>& to, bool row_sums) {
   const auto copy = [](const rows<const Real>& source, const rows<Real>& target) {
@@ -377,11 +379,11 @@ BILA_NOINLINE void run_states_task(index_t task, kernel::arena memory, const sch
 
 /// Checks a call, then runs it; or returns what is wrong with it.
 template <class Kernel, class Form, class T>
-BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, bool carries_states, const views<T>& with,
-                                    const inputs<T>& in, const outputs<T>& out) {
-  if (complaint wrong = check_call(backend, form, carries_states, with, in, out); !wrong.empty()) return wrong;
+BILA_NOINLINE error_message run_checked(const cpu& backend, const Form& form, bool carries_states, const views<T>& with,
+                                        const inputs<T>& in, const outputs<T>& out) {
+  if (error_message wrong = check_call(backend, form, carries_states, with, in, out); !wrong.empty()) return wrong;
   const schedule s = plan<Kernel>(backend, form, in, out);
-  if (complaint wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
+  if (error_message wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
   const call_memory memory(backend.workspace, s.bytes());  // one for both passes: what halves store for each other lies there
   const auto run = [&](form::sweep_pass at) {
     run_tasks(backend, s, memory, [&](index_t task, kernel::arena own, std::byte* between) {
@@ -394,6 +396,8 @@ BILA_NOINLINE complaint run_checked(const cpu& backend, const Form& form, bool c
   return {};
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

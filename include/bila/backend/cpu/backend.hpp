@@ -9,9 +9,12 @@
 #include <bila/form/engine.hpp>
 #include <bila/kernel/contract.hpp>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
-namespace detail::inline BILA_UNIT::inline BILA_DEVICES {
+namespace detail {
+inline namespace BILA_UNIT {
+inline namespace BILA_DEVICES {
 
 template <>
 struct backend_of<cpu> {
@@ -33,7 +36,7 @@ struct backend_of<cpu> {
                      const outputs<T>& out) {
     using engine = form::engine_of<Form, form::memory_of<Mask>>;
     using Kernel = kernel_of<Tuning>;
-    const complaint wrong =
+    const error_message wrong =
         run_checked<Kernel>(backend, engine::of(form), engine::carries_states, views_of<Kernel, T>(mask, norm), in, out);
     if (!wrong.empty()) raise(wrong);
   }
@@ -43,7 +46,8 @@ struct backend_of<cpu> {
                                      const outputs<T>& out) {
     using engine = form::engine_of<Form, form::memory_of<Mask>>;
     using Kernel = kernel_of<Tuning>;
-    const complaint wrong = check_call(backend, engine::of(form), engine::carries_states, views_of<Kernel, T>(mask, norm), in, out);
+    const error_message wrong =
+        check_call(backend, engine::of(form), engine::carries_states, views_of<Kernel, T>(mask, norm), in, out);
     if (!wrong.empty()) raise(wrong);
     return plan<Kernel>(backend, engine::of(form), in, out).bytes();
   }
@@ -54,7 +58,8 @@ struct backend_of<cpu> {
     using engine = form::engine_of<Form, form::memory_of<Mask>>;
     using Kernel = kernel_of<Tuning>;
     const views<T> with{form::view_with_pull_back<Kernel, real_of<T>>(mask), form::view_with_slopes<Kernel, real_of<T>>(norm)};
-    const complaint wrong = run_gradient_checked<Kernel>(backend, engine::of(form), engine::carries_states, with, in, kept, dy, to);
+    const error_message wrong =
+        run_gradient_checked<Kernel>(backend, engine::of(form), engine::carries_states, with, in, kept, dy, to);
     if (!wrong.empty()) raise(wrong);
   }
 
@@ -66,6 +71,9 @@ struct backend_of<cpu> {
   }
 };
 
-}  // namespace detail::inline BILA_UNIT::inline BILA_DEVICES
+}  // namespace BILA_DEVICES
+}  // namespace BILA_UNIT
+}  // namespace detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -10,7 +10,10 @@
 #include <emmintrin.h>
 #endif
 
-namespace bila::inline v0_1::detail::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace detail {
+inline namespace BILA_UNIT {
 
 /// Flushes denormal results to zero in this thread while it lives. Denormal inputs keep their value.
 class flush_denormals {
@@ -34,4 +37,7 @@ class flush_denormals {
   std::uint64_t before_;
 };
 
-}  // namespace bila::inline v0_1::detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
+}  // namespace v0_1
+}  // namespace bila

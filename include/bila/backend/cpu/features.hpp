@@ -10,9 +10,11 @@
 #include <type_traits>
 #include <utility>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 /// For memory of which no packet is read.
 struct number_by_number {
@@ -21,24 +23,24 @@ struct number_by_number {
 };
 
 template <class Map, class T, class U>
-complaint check_map(const Map& map, const char* from_name, const tensor_view<T>& x, const char* to_name,
-                    const tensor_view<U>& phi) {
-  for (const complaint& wrong : {check_view(from_name, x), check_view(to_name, phi)})
+error_message check_map(const Map& map, const char* from_name, const tensor_view<T>& x, const char* to_name,
+                        const tensor_view<U>& phi) {
+  for (const error_message& wrong : {check_view(from_name, x), check_view(to_name, phi)})
     if (!wrong.empty()) return wrong;
-  if (x.features() > index_t{1} << 30) return sentence(from_name, " has width ", x.features(), ", more than 2^30");
+  if (x.features() > index_t{1} << 30) return message(from_name, " has width ", x.features(), ", more than 2^30");
   const per_axis wanted{x.batches(), x.heads(), x.length(), map.width(x.features())};
   if (phi.extents == wanted) return {};
-  return sentence(to_name, " has shape ", shape_in_words(phi), ", it must be [", wanted[0], ", ", wanted[1], ", ", wanted[2], ", ",
-                  wanted[3], "]");
+  return message(to_name, " has shape ", shape_in_words(phi), ", it must be [", wanted[0], ", ", wanted[1], ", ", wanted[2], ", ",
+                 wanted[3], "]");
 }
 
 /// Runs work(b, h, l, arena) for every token, a head at a time; or returns what is wrong with the backend.
 template <class T, class Work>
-complaint for_each_row(const cpu& backend, const tensor_view<T>& x, std::size_t scratch, const Work& work) {
-  if (complaint wrong = validate(backend); !wrong.empty()) return wrong;
+error_message for_each_row(const cpu& backend, const tensor_view<T>& x, std::size_t scratch, const Work& work) {
+  if (error_message wrong = validate(backend); !wrong.empty()) return wrong;
   schedule s{1, 1, x.batches() * x.heads(), 0, scratch, 0};
   s.workers = std::clamp<index_t>(s.tasks, 1, threads_of(backend));
-  if (complaint wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
+  if (error_message wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
   const call_memory memory(backend.workspace, s.bytes());
   run_tasks(backend, s, memory, [&](index_t task, kernel::arena own, std::byte*) {
     for (index_t l = 0; l < x.length(); ++l) work(task / x.heads(), task % x.heads(), l, own);
@@ -46,7 +48,8 @@ complaint for_each_row(const cpu& backend, const tensor_view<T>& x, std::size_t 
   return {};
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
 inline namespace BILA_UNIT {
 
@@ -57,7 +60,7 @@ inline namespace BILA_UNIT {
 template <feature::map Map, class T>
 void features(const cpu& backend, const Map& map, const std::type_identity_t<tensor_view<const T>>& x, const tensor_view<T>& phi) {
   using Real = real_of<T>;
-  complaint wrong = detail::check_map(map, "x", x, "phi", phi);
+  error_message wrong = detail::check_map(map, "x", x, "phi", phi);
   const detail::named_tensor written[] = {{"phi", detail::footprint(phi)}}, read[] = {{"x", detail::footprint(x), "phi"}};
   if (wrong.empty()) wrong = detail::check_overlaps(written, read);
   if (!wrong.empty()) raise(wrong);
@@ -82,7 +85,7 @@ template <feature::map Map, class T>
 void features_gradient(const cpu& backend, const Map& map, const std::type_identity_t<tensor_view<const T>>& x,
                        const std::type_identity_t<tensor_view<const T>>& dphi, const tensor_view<T>& dx) {
   using Real = real_of<T>;
-  complaint wrong = detail::check_map(map, "x", x, "dphi", dphi);
+  error_message wrong = detail::check_map(map, "x", x, "dphi", dphi);
   if (wrong.empty()) wrong = detail::check_map(feature::identity{}, "x", x, "dx", dx);
   const detail::named_tensor written[] = {{"dx", detail::footprint(dx)}};
   const detail::named_tensor read[] = {{"x", detail::footprint(x), "dx"}, {"dphi", detail::footprint(dphi), "dx"}};
@@ -111,4 +114,5 @@ void features_gradient(const cpu& backend, const Map& map, const std::type_ident
 
 }  // namespace BILA_UNIT
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

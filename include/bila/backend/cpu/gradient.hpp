@@ -9,11 +9,13 @@
 #include <numeric>
 #include <utility>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
-/// One head's share of what is summed over heads, batch rows or segments.
+/// One head's contribution to the gradients that are summed over heads, batch rows or segments.
 struct scalar_gradients {
   double forward, backward, scale, diagonal;  // forward and backward: over all gaps
 };
@@ -38,11 +40,11 @@ rows<real_of<T>> room_for_sum(kernel::arena& memory, index_t L, index_t width) {
 }
 
 template <class Form, class T>
-BILA_NOINLINE complaint check_gradient_call(const cpu& backend, const Form& form, bool carries_states, const views<T>& with,
-                                            const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
-                                            const gradients<T>& to) {
+BILA_NOINLINE error_message check_gradient_call(const cpu& backend, const Form& form, bool carries_states, const views<T>& with,
+                                                const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
+                                                const gradients<T>& to) {
   const state_rules rules{carries_states, with.mask.gapped, with.norm.uses_row_sum, in.direction};
-  complaint wrong = validate(backend);
+  error_message wrong = validate(backend);
   if (wrong.empty()) wrong = check_itself(form);
   if (wrong.empty()) wrong = with.norm.ask_wrong(with.norm.norm);
   if (wrong.empty()) wrong = check_gradient_tensors(rules, in, kept, dy, to);
@@ -82,7 +84,7 @@ BILA_NOINLINE schedule plan_gradient(const cpu& backend, const Form& form, const
   return s;
 }
 
-/// A decay of exactly zero passes nothing, however the sums around it are rounded; nor does a border.
+/// Sets the gradient to zero at decays of exactly zero and at borders, where rounding would leave noise.
 template <class Real>
 BILA_NOINLINE void clear_dead_gaps(const form::head_mask<Real>& mask, direction way, index_t count, double* gaps) {
   constexpr index_t at_once = 64;
@@ -116,7 +118,7 @@ void clear_tokens(const tensor_view<T>& to, index_t b, index_t h, index_t first)
   clear_tokens(to, b, h, first, to.length());
 }
 
-/// A call's arguments, as every task needs them.
+/// The call's arguments, shared by all tasks.
 template <class Kernel, class Form, class T>
 struct gradient_call {
   const Form& form;
@@ -157,7 +159,7 @@ class gradient_task {
 
  private:
   BILA_NOINLINE void run_head(index_t h, scalar_gradients& part) {
-    kernel::arena memory = memory_;  // each head starts over
+    kernel::arena memory = memory_;  // each head reuses the arena from its start
     form::head<T> head = head_of<Kernel>(memory, b_, h, n_, c_.with.mask, c_.in, c_.size);
     head.q = rows_of(c_.in.q, c_.size, b_, h, piece_);
     form::head_gradient<T> g = gradient_of(head, h);
@@ -284,9 +286,9 @@ BILA_NOINLINE void sum_scalars(const views<T>& with, const gradients<T>& to, con
 
 /// Checks a call, then runs it; or returns what is wrong with it.
 template <class Kernel, class Form, class T>
-BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& form, bool carries_states, const views<T>& with,
-                                             const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
-                                             const gradients<T>& to) {
+BILA_NOINLINE error_message run_gradient_checked(const cpu& backend, const Form& form, bool carries_states, const views<T>& with,
+                                                 const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
+                                                 const gradients<T>& to) {
   using Real = real_of<T>;
   if (kept.y.extents == per_axis{} && only_states(dy.y, dy.final_forward, dy.final_backward)) {
     // After a call for its states alone: the gradient is that of any y of which the loss does not depend.
@@ -301,12 +303,13 @@ BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& for
                                         saved<T>{y, {&no_sum, {size.B, size.H, size.L, 1}, {}}},
                                         output_gradients<T>{y, dy.final_forward, dy.final_backward}, to);
   }
-  if (complaint wrong = check_gradient_call(backend, form, carries_states, with, in, kept, dy, to); !wrong.empty()) return wrong;
+  if (error_message wrong = check_gradient_call(backend, form, carries_states, with, in, kept, dy, to); !wrong.empty())
+    return wrong;
   const geometry size = geometry_of(in, kept.y);
   const index_t gate_heads =
       with.mask.ask_pull_back_tokens != nullptr && to.log_decay.data != nullptr ? gates_of(with.mask, size) : 0;
   const schedule s = plan_gradient<Kernel>(backend, form, in, size, gate_heads);
-  if (complaint wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
+  if (error_message wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
   const gradient_call<Kernel, Form, T> call{form, with, in, kept, dy, to, size, gate_heads};
   const auto parts_in = [](std::byte* shared) { return reinterpret_cast<scalar_gradients*>(shared); };
   const call_memory memory(backend.workspace, s.bytes());
@@ -314,12 +317,14 @@ BILA_NOINLINE complaint run_gradient_checked(const cpu& backend, const Form& for
             [&](index_t task, kernel::arena own, std::byte* shared) { gradient_task(task, own, s, call).run(parts_in(shared)); });
   sum_scalars(with, to, parts_in(memory.aligned()), size, s.segments);
   if (size.H > 0) return {};
-  for (const tensor_view<T>* unread : {&to.q, &to.k, &to.v})  // no head of y reads their heads
+  for (const tensor_view<T>* unread : {&to.q, &to.k, &to.v})  // without heads of y they get no gradient
     for (index_t b = 0; b < unread->batches(); ++b)
       for (index_t h = 0; h < unread->heads(); ++h) clear_tokens(*unread, b, h, 0);
   return {};
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process's threads, started by the first call that asks for more than one. An idle thread looks out for work for a while
+// The process's threads, started by the first call that asks for more than one. An idle thread polls for work for a while
 // before it sleeps: waking one costs 50 microseconds, and a call's second half follows its first within a few.
 #pragma once
 
@@ -21,7 +21,10 @@
 #include <unistd.h>
 #endif
 
-namespace bila::inline v0_1::detail::inline BILA_UNIT {
+namespace bila {
+inline namespace v0_1 {
+namespace detail {
+inline namespace BILA_UNIT {
 
 /// The processors that this process may use: fewer than the machine has where an affinity is set.
 inline int hardware_threads() {
@@ -32,7 +35,7 @@ inline int hardware_threads() {
   return (std::max)(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-/// A number that a child of fork() does not share with its parent.
+/// A number that differs between a process and its child after fork().
 inline long this_process() {
 #if defined(__unix__) || defined(__APPLE__)
   return static_cast<long>(getpid());
@@ -41,7 +44,7 @@ inline long this_process() {
 #endif
 }
 
-/// Waits until `x` is no longer `old`: 100 microseconds by looking, then asleep.
+/// Waits until x != old: polls for 100 microseconds, then sleeps.
 template <class Number>
 void wait_for_change(const std::atomic<Number>& x, Number old) {
   const auto patience = std::chrono::steady_clock::now() + std::chrono::microseconds(100);
@@ -53,7 +56,7 @@ void wait_for_change(const std::atomic<Number>& x, Number old) {
 }
 
 /// One job at a time: task(context, i) for 0 <= i < n. The caller runs the last, then it and the pool's threads take what is left;
-/// whoever comes too late finds nothing. Tasks do not throw.
+/// a thread that wakes after the last task was taken does nothing. Tasks do not throw.
 class pool {
  public:
   pool() = default;
@@ -61,7 +64,7 @@ class pool {
   pool& operator=(const pool&) = delete;
   ~pool() {
     stopping_ = true;
-    offer(0);  // so that everybody looks
+    offer(0);  // wakes all threads, so that they see the flag
     for (std::thread& one : threads_) one.join();
   }
 
@@ -168,4 +171,7 @@ BILA_NOINLINE inline void run_on_pool(index_t n, void (*task)(void* context, ind
   for (index_t i = 0; i < n; ++i) task(context, i);
 }
 
-}  // namespace bila::inline v0_1::detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
+}  // namespace v0_1
+}  // namespace bila

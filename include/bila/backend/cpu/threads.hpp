@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU backend: how many threads, whose threads, whose memory. It cuts a call into tasks and knows nothing of what they compute.
+// The CPU backend: number of threads, executor, workspace. It schedules tasks and does not know what they compute.
 #pragma once
 
 #include <bila/backend/cpu/denormals.hpp>
@@ -13,9 +13,11 @@
 #include <exception>
 #include <span>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
-/// Somebody else's threads. `run` calls task(context, i) once for each 0 <= i < n, on any threads, and returns when all are done.
+/// An interface to the caller's own thread pool. `run` calls task(context, i) once for each 0 <= i < n, on any threads, and returns
+/// when all are done.
 class executor {
  public:
   virtual ~executor() = default;
@@ -29,10 +31,11 @@ struct cpu {
   std::span<std::byte> workspace = {};  // at least workspace_bytes(...); empty: memory that the process keeps, see release_memory
 };
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
-inline complaint validate(const cpu& backend) {
-  return backend.threads >= 0 ? complaint() : sentence("cpu.threads = ", backend.threads, ", it must be >= 0");
+inline error_message validate(const cpu& backend) {
+  return backend.threads >= 0 ? error_message() : message("cpu.threads = ", backend.threads, ", it must be >= 0");
 }
 
 inline index_t threads_of(const cpu& backend) { return backend.threads == 0 ? hardware_threads() : backend.threads; }
@@ -47,12 +50,12 @@ struct schedule {
   std::size_t bytes() const { return shared_bytes + static_cast<std::size_t>(workers) * bytes_per_slot + kernel::arena::alignment; }
 };
 
-inline complaint check_workspace(const cpu& backend, const schedule& s) {
+inline error_message check_workspace(const cpu& backend, const schedule& s) {
   if (backend.workspace.empty() || backend.workspace.size() >= s.bytes()) return {};
-  return sentence("cpu.workspace has ", backend.workspace.size(), " bytes, this call needs ", s.bytes());
+  return message("cpu.workspace has ", backend.workspace.size(), " bytes, this call needs ", s.bytes());
 }
 
-/// What a task throws (a mask of the user's may), carried to the thread that called: no thread of a pool and no executor sees it.
+/// Carries an exception from a task, such as one of a user's mask, to the calling thread: a pool or an executor never sees it.
 class first_failure {
  public:
   /// Runs the task; returns false if it threw.
@@ -108,6 +111,8 @@ void run_tasks(const cpu& backend, const schedule& s, const call_memory& memory,
   all.failure.rethrow();
 }
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -13,7 +13,8 @@
 #include <span>
 #include <utility>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 namespace detail {
 
@@ -22,14 +23,15 @@ struct alignas(64) block_of_memory {
   std::size_t bytes;
 };
 
-/// The idle blocks of the process, of all units. Each is in one place or in one call's hands, which needs no lock: a child of
-/// fork() finds no mutex that a thread it does not have would hold.
+/// The idle blocks of the process, of all units. Each is either in one slot or owned by one call, so no lock is needed: a child
+/// of fork() finds no mutex that a thread it does not have would hold.
 inline constinit std::array<std::atomic<block_of_memory*>, 64> idle_memory{};
 inline constinit std::atomic<unsigned> threads_seen{0};
 
 }  // namespace detail
 
-namespace detail::inline BILA_UNIT {
+namespace detail {
+inline namespace BILA_UNIT {
 
 static_assert(sizeof(block_of_memory) == kernel::arena::alignment);
 
@@ -40,7 +42,7 @@ inline block_of_memory* allocate_block(std::size_t bytes) {
 
 inline void release_block(block_of_memory* block) { ::operator delete(block, std::align_val_t(kernel::arena::alignment)); }
 
-/// Where this thread looks first, and what it mostly finds there is the block of its last call.
+/// The slot that this thread tries first; it usually holds the block of its last call.
 inline std::size_t first_place() {
   thread_local const unsigned number = threads_seen++;
   return number % idle_memory.size();
@@ -92,7 +94,8 @@ class call_memory {
   std::byte* start_;
 };
 
-}  // namespace detail::inline BILA_UNIT
+}  // namespace BILA_UNIT
+}  // namespace detail
 
 inline namespace BILA_UNIT {
 
@@ -105,4 +108,5 @@ inline void release_memory() {
 
 }  // namespace BILA_UNIT
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -6,7 +6,8 @@
 #include <bila/call/checks.hpp>
 #include <bila/form/engine.hpp>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
@@ -18,40 +19,40 @@ bool has_states(const inputs<T>& in, const outputs<T>& out) {
 
 /// Head sizes that there are kernels for, and no more tokens than leave bytes and positions within what their integers hold.
 template <class Tiles, class Form>
-complaint check_sizes(const geometry& size) {
+error_message check_sizes(const geometry& size) {
   const index_t L = (std::max)({size.L, size.Lk, index_t{1}});
   if (static_cast<double>(size.B) * static_cast<double>(size.H) * static_cast<double>(L) > 0x1p40)
-    return sentence("y has ", size.B, " x ", size.H, " heads of up to ", L, " tokens, a GPU takes up to 2^40 tokens in all");
+    return message("y has ", size.B, " x ", size.H, " heads of up to ", L, " tokens, a GPU takes up to 2^40 tokens in all");
   if (std::is_same_v<Form, form::full> && L >= index_t{1} << 30)
-    return sentence("form::full is given ", L, " tokens, on a GPU it takes fewer than 2^30");
+    return message("form::full is given ", L, " tokens, on a GPU it takes fewer than 2^30");
   const auto check_width = [](const char* name, index_t width) {
     return width >= 1 && width <= Tiles::widest
-               ? complaint()
-               : sentence(name, " has width ", width, ", it must be in 1..", Tiles::widest, " on a GPU");
+               ? error_message()
+               : message(name, " has width ", width, ", it must be in 1..", Tiles::widest, " on a GPU");
   };
-  complaint wrong = check_width("q", size.Dk);
+  error_message wrong = check_width("q", size.Dk);
   return wrong.empty() ? check_width("v", size.Dv) : wrong;
 }
 
-inline complaint check_workspace(const on& backend, std::size_t needed) {
+inline error_message check_workspace(const on& backend, std::size_t needed) {
   if (needed == 0 || (backend.workspace.data() != nullptr && backend.workspace.size() >= needed)) return {};
-  return sentence("cuda::on.workspace has ", backend.workspace.data() == nullptr ? 0 : backend.workspace.size(),
-                  " bytes, this call needs ", needed);
+  return message("cuda::on.workspace has ", backend.workspace.data() == nullptr ? 0 : backend.workspace.size(),
+                 " bytes, this call needs ", needed);
 }
 
 /// States have to be float: kernels widen none that is stored in 16 bits.
 template <class Real>
-complaint check_float(const char* name, const state<Real>& x) {
+error_message check_float(const char* name, const state<Real>& x) {
   if (x.stored == state_storage::computed) return {};
-  return sentence(name, " is stored in 16 bits, on a GPU states are float");
+  return message(name, " is stored in 16 bits, on a GPU states are float");
 }
 
 /// All that can be wrong with a call, but for the numbers in its tensors, which are the device's.
 template <class Tiles, class Form, class Mask, class Norm, class T>
-complaint check_call(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
+error_message check_call(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
   const bila::detail::state_rules rules{form::engine_of<Form, form::memory_of<Mask>>::carries_states, gapped<Mask>,
                                         Norm::uses_row_sum, in.direction};
-  complaint wrong = bila::detail::check_itself(form);
+  error_message wrong = bila::detail::check_itself(form);
   if (wrong.empty()) wrong = bila::detail::check_itself(norm);
   if (only_states(out)) return "y is missing: on a GPU there is no call for states alone";
   if (wrong.empty()) wrong = validate(in, out);
@@ -66,7 +67,7 @@ complaint check_call(const Form& form, const Mask& mask, const Norm& norm, const
   if (wrong.empty()) wrong = bila::detail::check_gates_apart(bila::detail::written_to(out), mask);
   if (wrong.empty() && !in.key_lengths.empty()) return "key_lengths is given, but a GPU's cross attention sees every key";
   if (wrong.empty() && size.Lk != size.L && has_states(in, out))
-    return sentence("k has length ", size.Lk, " but q has ", size.L, ": on a GPU states need them equal");
+    return message("k has length ", size.Lk, " but q has ", size.L, ": on a GPU states need them equal");
   return wrong.empty() ? check_sizes<Tiles, Form>(size) : wrong;
 }
 
@@ -259,4 +260,5 @@ void launch_attend(launcher& launch, const attend_plan<T>& plan, std::byte* work
 }  // namespace BILA_CUDA_ARCHITECTURES
 }  // namespace cuda::detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

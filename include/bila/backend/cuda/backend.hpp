@@ -9,7 +9,8 @@
 #include <stdexcept>
 #include <type_traits>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
@@ -55,20 +56,20 @@ struct calls {
  private:
   template <class Tuning, class... Arguments>
   static auto checked_plan(const Arguments&... arguments) {
-    if (const complaint wrong = check_call<tiles_of<Tuning>>(arguments...); !wrong.empty()) raise(wrong);
+    if (const error_message wrong = check_call<tiles_of<Tuning>>(arguments...); !wrong.empty()) raise(wrong);
     return plan_attend<tiles_of<Tuning>>(arguments...);
   }
 
   template <class Tuning, class... Arguments>
   static auto checked_gradient_plan(const Arguments&... arguments) {
-    if (const complaint wrong = check_gradient<tiles_of<Tuning>>(arguments...); !wrong.empty()) raise(wrong);
+    if (const error_message wrong = check_gradient<tiles_of<Tuning>>(arguments...); !wrong.empty()) raise(wrong);
     return plan_gradient<tiles_of<Tuning>>(arguments...);
   }
 
   template <class Launch>
   static void launch_checked(const cuda::on& backend, std::size_t needed, const Launch& launch_planned) {
-    if (const complaint wrong = check_workspace(backend, needed); !wrong.empty()) raise(wrong);
-    if (const complaint wrong = check_device(); !wrong.empty()) raise<std::runtime_error>(wrong);
+    if (const error_message wrong = check_workspace(backend, needed); !wrong.empty()) raise(wrong);
+    if (const error_message wrong = check_device(); !wrong.empty()) raise<std::runtime_error>(wrong);
     launcher launch(backend.stream);
     launch_planned(launch, aligned(backend.workspace.data()));
     if (!launch.wrong().empty()) raise<std::runtime_error>(launch.wrong());
@@ -81,4 +82,5 @@ struct calls {
 template <>
 struct detail::backend_of<cuda::on> : cuda::detail::calls {};
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

@@ -10,7 +10,9 @@
 #include <bila/backend/cuda/state_product.hpp>
 #include <bila/backend/cuda/states.hpp>
 
-namespace bila::inline v0_1::cuda::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 template <class T>
@@ -284,4 +286,6 @@ BILA_KERNEL void __launch_bounds__(chunk_output_memory<T, D, Tiles, Epilogue>::t
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace bila::inline v0_1::cuda::detail
+}  // namespace cuda::detail
+}  // namespace v0_1
+}  // namespace bila

@@ -6,7 +6,9 @@
 #include <bila/backend/cuda/tokens.hpp>
 #include <bila/backend/cuda/tuning.hpp>
 
-namespace bila::inline v0_1::cuda::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 /// A masked product: rows q, keys k, values v. All that forward and gradient have in common.
@@ -113,4 +115,6 @@ __device__ __forceinline__ bool needs_dot_operand(const Epilogue& epilogue) {
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace bila::inline v0_1::cuda::detail
+}  // namespace cuda::detail
+}  // namespace v0_1
+}  // namespace bila

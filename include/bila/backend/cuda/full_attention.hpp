@@ -7,7 +7,9 @@
 
 #include <bila/backend/cuda/row_block.hpp>
 
-namespace bila::inline v0_1::cuda::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 /// What a block of threads computes. One thread works it out, because divisions of 64 bits are long.
@@ -213,4 +215,6 @@ BILA_KERNEL void __launch_bounds__(full_attention_memory<T, D, Tiles, Epilogue>:
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace bila::inline v0_1::cuda::detail
+}  // namespace cuda::detail
+}  // namespace v0_1
+}  // namespace bila

@@ -8,7 +8,9 @@
 
 #include <type_traits>
 
-namespace bila::inline v0_1::cuda::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 /// The type of sums of log decays. Inside a block a weight is exp of the difference of two sums, where a cut counts as -110 (-800
@@ -159,4 +161,6 @@ BILA_KERNEL void weigh_gaps(const sequences s, const index_t H, const index_t bl
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace bila::inline v0_1::cuda::detail
+}  // namespace cuda::detail
+}  // namespace v0_1
+}  // namespace bila

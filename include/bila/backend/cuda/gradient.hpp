@@ -10,22 +10,23 @@
 #include <bila/backend/cuda/gradient_plan.hpp>
 #include <bila/call/gradients.hpp>
 
-namespace bila::inline v0_1 {
+namespace bila {
+inline namespace v0_1 {
 
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 template <class Tiles, class Form, class Mask, class Norm, class T>
-complaint check_gradient(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const saved<T>& kept,
-                         const output_gradients<T>& dy, const gradients<T>& to) {
+error_message check_gradient(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const saved<T>& kept,
+                             const output_gradients<T>& dy, const gradients<T>& to) {
   const bila::detail::state_rules rules{form::engine_of<Form, form::memory_of<Mask>>::carries_states, gapped<Mask>,
                                         Norm::uses_row_sum, in.direction};
   const geometry size = geometry_of(in, kept.y);
-  complaint wrong = bila::detail::check_itself(form);
+  error_message wrong = bila::detail::check_itself(form);
   if (wrong.empty()) wrong = bila::detail::check_itself(norm);
   if (wrong.empty() && !in.key_lengths.empty()) return "key_lengths is given, but on a GPU cross attention has no gradient";
   if (wrong.empty() && size.L != size.Lk)
-    return sentence("k has length ", size.Lk, " but q has ", size.L, ": on a GPU the gradient needs them equal");
+    return message("k has length ", size.Lk, " but q has ", size.L, ": on a GPU the gradient needs them equal");
   if (wrong.empty()) wrong = bila::detail::check_gradient_tensors(rules, in, kept, dy, to);
   if (wrong.empty()) wrong = bila::detail::check_gradient_mask(mask, in, to, size);
   if (wrong.empty()) wrong = check_float("initial_forward", in.initial_forward);
@@ -259,4 +260,5 @@ void launch_gradient(launcher& launch, const gradient_plan<T>& plan, std::byte* 
 }  // namespace BILA_CUDA_ARCHITECTURES
 }  // namespace cuda::detail
 
-}  // namespace bila::inline v0_1
+}  // namespace v0_1
+}  // namespace bila

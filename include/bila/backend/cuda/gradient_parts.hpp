@@ -6,7 +6,9 @@
 #include <bila/backend/cuda/padding.hpp>
 #include <bila/backend/cuda/states.hpp>
 
-namespace bila::inline v0_1::cuda::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 inline constexpr int lanes_per_token = 8, tokens_per_group = 4;
@@ -378,4 +380,6 @@ BILA_KERNEL void add_heads(const sequences s, const tensor_view<const float> x, 
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace bila::inline v0_1::cuda::detail
+}  // namespace cuda::detail
+}  // namespace v0_1
+}  // namespace bila

@@ -6,7 +6,9 @@
 #include <bila/backend/cuda/plan.hpp>
 #include <bila/call/gradients.hpp>
 
-namespace bila::inline v0_1::cuda::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 template <class T>
@@ -145,4 +147,6 @@ gradient_plan<T> plan_gradient(const Form& form, const Mask&, const Norm&, const
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace bila::inline v0_1::cuda::detail
+}  // namespace cuda::detail
+}  // namespace v0_1
+}  // namespace bila

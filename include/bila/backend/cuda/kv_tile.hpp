@@ -5,7 +5,9 @@
 #include <bila/backend/cuda/gaps.hpp>
 #include <bila/backend/cuda/tokens.hpp>
 
-namespace bila::inline v0_1::cuda::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 /// `Tokens` tokens: keys of D features, and values of E.
@@ -103,4 +105,6 @@ class row_operand {
 };
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace bila::inline v0_1::cuda::detail
+}  // namespace cuda::detail
+}  // namespace v0_1
+}  // namespace bila

@@ -17,7 +17,9 @@
 #include <cstdint>
 #include <span>
 
-namespace bila::inline v0_1::cuda {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda {
 
 /// Runs a call on a GPU. The work is put on the stream and nothing waits for it, so a CUDA graph may capture it.
 struct on {
@@ -29,22 +31,22 @@ namespace detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 /// CUDA's error, or nothing. It is cleared, so that the caller's next cudaGetLastError does not report it.
-inline complaint complaint_of(cudaError_t status, const char* doing) {
+inline error_message message_of(cudaError_t status, const char* doing) {
   if (status == cudaSuccess) return {};
   static_cast<void>(cudaGetLastError());
-  return sentence("cuda: ", doing, ": ", cudaGetErrorString(status));
+  return message("cuda: ", doing, ": ", cudaGetErrorString(status));
 }
 
 /// The kernels use bf16 on tensor cores and asynchronous copies, which sm_80 brought.
-inline complaint check_device() {
+inline error_message check_device() {
   int device = 0, major_number = 0, minor_number = 0;
-  complaint wrong = complaint_of(cudaGetDevice(&device), "looking for a device");
+  error_message wrong = message_of(cudaGetDevice(&device), "looking for a device");
   if (wrong.empty())
-    wrong = complaint_of(cudaDeviceGetAttribute(&major_number, cudaDevAttrComputeCapabilityMajor, device), "asking the device");
+    wrong = message_of(cudaDeviceGetAttribute(&major_number, cudaDevAttrComputeCapabilityMajor, device), "asking the device");
   if (wrong.empty())
-    wrong = complaint_of(cudaDeviceGetAttribute(&minor_number, cudaDevAttrComputeCapabilityMinor, device), "asking the device");
+    wrong = message_of(cudaDeviceGetAttribute(&minor_number, cudaDevAttrComputeCapabilityMinor, device), "asking the device");
   if (wrong.empty() && major_number < 8)
-    return sentence("cuda: device ", device, " has compute capability ", major_number, ".", minor_number, ", 8.0 is needed");
+    return message("cuda: device ", device, " has compute capability ", major_number, ".", minor_number, ", 8.0 is needed");
   return wrong;
 }
 
@@ -68,7 +70,7 @@ class launcher {
   void operator()(const char* name, void (*kernel)(Parameters...), const grid& size, const Arguments&... arguments) {
     if (size.blocks <= 0 || !wrong_.empty()) return;
     if (size.shared_bytes > 40 * 1024)  // up to 48 KB, static shared memory included, need no attribute
-      wrong_ = complaint_of(
+      wrong_ = message_of(
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(size.shared_bytes)), name);
     if (!wrong_.empty()) return;
     cudaLaunchConfig_t config{};
@@ -76,15 +78,15 @@ class launcher {
     config.blockDim = dim3(static_cast<unsigned>(size.threads));
     config.dynamicSmemBytes = size.shared_bytes;
     config.stream = stream_;
-    wrong_ = complaint_of(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), name);
+    wrong_ = message_of(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), name);
   }
 
-  const complaint& wrong() const { return wrong_; }
+  const error_message& wrong() const { return wrong_; }
 
  private:
   static constexpr index_t largest_grid = index_t{1} << 30;
   cudaStream_t stream_;
-  complaint wrong_;
+  error_message wrong_;
 };
 
 /// Whether all rows of a tensor can be copied 16 bytes at once.
@@ -98,4 +100,6 @@ bool has_fast_rows(const tensor_view<T>& x) {
 }  // namespace BILA_CUDA_ARCHITECTURES
 }  // namespace detail
 
-}  // namespace bila::inline v0_1::cuda
+}  // namespace cuda
+}  // namespace v0_1
+}  // namespace bila

@@ -5,7 +5,9 @@
 #include <bila/backend/cuda/padding.hpp>
 #include <bila/backend/cuda/plan.hpp>
 
-namespace bila::inline v0_1::cuda::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 template <class T>
@@ -53,4 +55,6 @@ void launch_global_state(launcher& launch, const grid& size, const global_state_
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace bila::inline v0_1::cuda::detail
+}  // namespace cuda::detail
+}  // namespace v0_1
+}  // namespace bila

@@ -5,7 +5,9 @@
 #include <bila/backend/cuda/fragment.hpp>
 #include <bila/backend/cuda/sequences.hpp>
 
-namespace bila::inline v0_1::cuda::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 /// How many numbers a view has.
@@ -47,4 +49,6 @@ BILA_KERNEL void gather_view(const tensor_view<const float> x, float* const to) 
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace bila::inline v0_1::cuda::detail
+}  // namespace cuda::detail
+}  // namespace v0_1
+}  // namespace bila

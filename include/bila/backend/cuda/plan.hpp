@@ -16,7 +16,9 @@
 
 #include <type_traits>
 
-namespace bila::inline v0_1::cuda::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 /// Arrays in the workspace start at multiples of so many bytes.
@@ -245,4 +247,6 @@ grid grid_of_rows(const sequence_plan& s, index_t H, const choice& chosen) {
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace bila::inline v0_1::cuda::detail
+}  // namespace cuda::detail
+}  // namespace v0_1
+}  // namespace bila

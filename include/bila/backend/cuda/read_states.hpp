@@ -4,7 +4,9 @@
 
 #include <bila/backend/cuda/carried_state.hpp>
 
-namespace bila::inline v0_1::cuda::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 /// C (16, 16) = A B, or C += A B where it is not the first.
@@ -126,4 +128,6 @@ __device__ __forceinline__ void read_states_transposed(Rows& rows, const stored_
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace bila::inline v0_1::cuda::detail
+}  // namespace cuda::detail
+}  // namespace v0_1
+}  // namespace bila

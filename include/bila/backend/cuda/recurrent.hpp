@@ -7,7 +7,9 @@
 #include <bila/backend/cuda/gaps.hpp>
 #include <bila/backend/cuda/scan_states.hpp>
 
-namespace bila::inline v0_1::cuda::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 template <class T>
@@ -268,4 +270,6 @@ BILA_KERNEL void __launch_bounds__(recurrent_threads, D <= 64 ? 4 : 1)
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace bila::inline v0_1::cuda::detail
+}  // namespace cuda::detail
+}  // namespace v0_1
+}  // namespace bila

@@ -11,7 +11,9 @@
 #include <bila/backend/cuda/epilogue.hpp>
 #include <bila/backend/cuda/kv_tile.hpp>
 
-namespace bila::inline v0_1::cuda::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 /// The smaller one; a NaN, if one is.
@@ -304,4 +306,6 @@ struct row_block {
 };
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace bila::inline v0_1::cuda::detail
+}  // namespace cuda::detail
+}  // namespace v0_1
+}  // namespace bila

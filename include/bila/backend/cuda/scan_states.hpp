@@ -8,7 +8,9 @@
 
 #include <bila/backend/cuda/states.hpp>
 
-namespace bila::inline v0_1::cuda::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 /// A state at a sequence's end, [n, H, Dk, Dv] and [n, H, Dk, 1]; without data it is not given.
@@ -171,4 +173,6 @@ BILA_KERNEL void __launch_bounds__(128) scan_states(const __grid_constant__ scan
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace bila::inline v0_1::cuda::detail
+}  // namespace cuda::detail
+}  // namespace v0_1
+}  // namespace bila

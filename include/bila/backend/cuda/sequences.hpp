@@ -5,7 +5,9 @@
 #include <bila/backend/cuda/launch.hpp>
 #include <bila/call/segments.hpp>
 
-namespace bila::inline v0_1::cuda::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 inline constexpr int mma_rows = 16;  // the rows of a matrix instruction; tokens and gates are processed in blocks of as many
@@ -102,4 +104,6 @@ inline void send_table(launcher& launch, const sequences& to, index_t* table, co
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace bila::inline v0_1::cuda::detail
+}  // namespace cuda::detail
+}  // namespace v0_1
+}  // namespace bila

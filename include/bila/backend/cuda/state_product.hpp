@@ -4,7 +4,9 @@
 
 #include <bila/backend/cuda/states.hpp>
 
-namespace bila::inline v0_1::cuda::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 /// <S, S'> + <z, z'> of a state in device memory and one at hand. Each warp copies its part of the first to shared memory some work
@@ -83,4 +85,6 @@ __device__ void clear_struct(X& to) {
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace bila::inline v0_1::cuda::detail
+}  // namespace cuda::detail
+}  // namespace v0_1
+}  // namespace bila

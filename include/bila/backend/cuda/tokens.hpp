@@ -5,7 +5,9 @@
 
 #include <bila/backend/cuda/fragment.hpp>
 
-namespace bila::inline v0_1::cuda::detail {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 /// Starts to copy 16 bytes to shared memory, or to write zeros there. `from` has to be a valid address in both cases.
@@ -125,4 +127,6 @@ __device__ void load_numbers(T* to, const T* from, int n, int there) {
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES
-}  // namespace bila::inline v0_1::cuda::detail
+}  // namespace cuda::detail
+}  // namespace v0_1
+}  // namespace bila

@@ -5,7 +5,9 @@
 
 #include <bila/backend/cuda/launch.hpp>
 
-namespace bila::inline v0_1::cuda {
+namespace bila {
+inline namespace v0_1 {
+namespace cuda {
 
 /// What a kernel gives: y, a gradient, or that by k and that by v at once.
 enum class result { forward, gradient, two_gradients };
@@ -59,4 +61,6 @@ struct tuned {
   static constexpr index_t shortest_linear = 320, shortest_global_state = 128, chunk = 2048;
 };
 
-}  // namespace bila::inline v0_1::cuda
+}  // namespace cuda
+}  // namespace v0_1
+}  // namespace bila
