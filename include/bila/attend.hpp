@@ -70,7 +70,7 @@ inline namespace BILA_DEVICES {
 
 /// Bidirectional linear attention: y = norm((q k^T) o M) v, computed in the given form.
 ///
-///     [N_i, Z_i] = sum_j scale (q_i . k_j) M_ij [v_j, 1],   y_i = N_i / n(Z_i)
+///     [N_i, Z_i] = sum_j (q_i . k_j) M_ij [v_j, 1],   y_i = s N_i / n(s Z_i),   s = scale
 ///
 ///     bila::attend(bila::cpu{.threads = 0}, bila::form::automatic{}, mask, bila::norm::row_sum{1e-6}, in, y);
 ///

@@ -24,7 +24,7 @@ inline namespace v0_1 {
 
 /// What attention reads.
 ///
-///     [N_i, Z_i] = sum_j scale (q_i . k_j) M_ij [v_j, 1],   M_ii = diagonal
+///     [N_i, Z_i] = sum_j (q_i . k_j) M_ij [v_j, 1],   y_i = s N_i / n(s Z_i),   s = scale,   M_ii = diagonal
 ///
 /// Shapes: q [B, Hq, L, Dk], k [B, Hk, L, Dk], v [B, Hv, L, Dv], feature-mapped already. With H the heads of the output, Hq, Hk
 /// and Hv each divide H, and head h reads head h / (H / Hx) of x. A stride of zero broadcasts. Values are not checked: a NaN in

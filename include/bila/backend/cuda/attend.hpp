@@ -40,13 +40,6 @@ inline error_message check_workspace(const on& backend, std::size_t needed) {
                  " bytes, this call needs ", needed);
 }
 
-/// States have to be float: kernels widen none that is stored in 16 bits.
-template <class Real>
-error_message check_float(const char* name, const state<Real>& x) {
-  if (x.stored == state_storage::computed) return {};
-  return message(name, " is stored in 16 bits, on a GPU states are float");
-}
-
 /// All that can be wrong with a call, but for the numbers in its tensors, which are the device's.
 template <class Tiles, class Form, class Mask, class Norm, class T>
 error_message check_call(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
@@ -58,10 +51,10 @@ error_message check_call(const Form& form, const Mask& mask, const Norm& norm, c
   if (wrong.empty()) wrong = validate(in, out);
   if (wrong.empty()) wrong = bila::detail::check_states(in, out, rules);
   if (wrong.empty() && out.add) return "outputs.add is set, but a GPU overwrites y";
-  if (wrong.empty()) wrong = check_float("initial_forward", in.initial_forward);
-  if (wrong.empty()) wrong = check_float("initial_backward", in.initial_backward);
-  if (wrong.empty()) wrong = check_float("final_forward", out.final_forward);
-  if (wrong.empty()) wrong = check_float("final_backward", out.final_backward);
+  if (wrong.empty()) wrong = bila::detail::check_state_storage("initial_forward", in.initial_forward);
+  if (wrong.empty()) wrong = bila::detail::check_state_storage("initial_backward", in.initial_backward);
+  if (wrong.empty()) wrong = bila::detail::check_state_storage("final_forward", out.final_forward);
+  if (wrong.empty()) wrong = bila::detail::check_state_storage("final_backward", out.final_backward);
   const geometry size = geometry_of(in, out.y);
   if (wrong.empty()) wrong = bila::detail::check_mask_shape(mask, in, size);
   if (wrong.empty()) wrong = bila::detail::check_gates_apart(bila::detail::written_to(out), mask);

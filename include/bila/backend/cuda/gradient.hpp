@@ -29,12 +29,8 @@ error_message check_gradient(const Form& form, const Mask& mask, const Norm& nor
     return message("k has length ", size.Lk, " but q has ", size.L, ": on a GPU the gradient needs them equal");
   if (wrong.empty()) wrong = bila::detail::check_gradient_tensors(rules, in, kept, dy, to);
   if (wrong.empty()) wrong = bila::detail::check_gradient_mask(mask, in, to, size);
-  if (wrong.empty()) wrong = check_float("initial_forward", in.initial_forward);
-  if (wrong.empty()) wrong = check_float("initial_backward", in.initial_backward);
-  if (wrong.empty()) wrong = check_float("final_forward's gradient", dy.final_forward);
-  if (wrong.empty()) wrong = check_float("final_backward's gradient", dy.final_backward);
-  if (wrong.empty()) wrong = check_float("gradients.initial_forward", to.initial_forward);
-  if (wrong.empty()) wrong = check_float("gradients.initial_backward", to.initial_backward);
+  if (wrong.empty()) wrong = bila::detail::check_state_storage("initial_forward", in.initial_forward);
+  if (wrong.empty()) wrong = bila::detail::check_state_storage("initial_backward", in.initial_backward);
   if (wrong.empty()) wrong = check_sizes<Tiles, Form>(size);
   if (!wrong.empty()) return wrong;
   if (to.log_decay.data != nullptr && !pulls_back_tokens<Mask> && !pulls_back_heads<Mask>)
