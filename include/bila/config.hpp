@@ -131,8 +131,8 @@
 #endif
 
 // Kernels are hidden, and their namespace carries the architectures they are compiled for: two libraries in one process may hold
-// the same kernel for different ones, and the runtime would take either. CUDA 13 hides them itself, and takes the attribute amiss
-// where a kernel is made of a type in an unnamed namespace.
+// the same kernel for different architectures, and the runtime could pick the wrong one. CUDA 13 hides kernels itself, and warns of
+// the attribute on a kernel that is instantiated with a type in an unnamed namespace.
 #if defined(__CUDACC__)
 #if __CUDACC_VER_MAJOR__ < 13
 #define BILA_KERNEL __attribute__((visibility("hidden"))) __global__

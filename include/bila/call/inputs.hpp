@@ -66,7 +66,7 @@ struct outputs {
 
 inline namespace BILA_UNIT {
 
-/// Whether a call without y is one for its final states.
+/// Whether a call computes final states only: y is absent and a final state is given.
 template <class T, class Real>
 bool only_states(const tensor_view<T>& y, const state<Real>& final_forward, const state<Real>& final_backward) {
   return y.data == nullptr && y.extents == per_axis{} && (final_forward.given() || final_backward.given());

@@ -66,7 +66,8 @@ inline bool shares_memory_with_itself(const footprint& x) {
   if (x.empty()) return false;
   std::array<std::pair<index_t, index_t>, 4> axes;  // (|stride|, extent)
   for (std::size_t axis = 0; axis < 4; ++axis) axes[axis] = {std::abs(x.strides[axis]), x.extents[axis]};
-  std::sort(axes.begin(), axes.end(), [](const auto& a, const auto& b) { return a < b; });  // the unit's own copy: see config.hpp
+  std::sort(axes.begin(), axes.end(),
+            [](const auto& a, const auto& b) { return a < b; });  // the lambda keeps this sort in its unit: see BILA_UNIT
   index_t reach = x.size;
   for (const auto& [stride, extent] : axes) {
     if (extent <= 1) continue;

@@ -51,7 +51,7 @@ struct chunkwise {
     kernel::tile<Real> q, k, weighted, qt, v, N;  // (C, Dk) (C, Dk) (C, Dk) (Dk, C) (C, Dv) (C, Dv)
     kernel::tile<Real> A, M;                      // (C, C) of key and query
     Real *z, *out;                                // (C)
-    kernel::border_weights<Real> border, now;     // (C) now: beside the state as it is kept
+    kernel::border_weights<Real> border, now;     // (C) now: border, rescaled for the stored state
     gap_decays decays;
   };
 

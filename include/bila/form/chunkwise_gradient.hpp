@@ -111,7 +111,7 @@ struct chunkwise_gradient {
     kernel::tile<Real> Ht, Rt;                              // (Dv, Dk) (Dv, Dk)
     Real* h;                                                // (Dk) row sums of H
     compensation<Real> rest;                                // (Dv, Dk) (Dk) of H and h
-    kernel::border_weights<Real> border, now;               // (C) now: beside the state as it is kept
+    kernel::border_weights<Real> border, now;               // (C) now: border, rescaled for the stored state
     Real *a, *b;                                            // (L) dN_i = a_i dy_i, dZ_i = b_i
     Real *a_here, *b_here, *reads_dy, *reads_dZ, *running;  // (C) of the chunk; read_i a_i; read_i b_i
     double *rows, *columns;                                 // (C)

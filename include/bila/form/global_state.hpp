@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The all-ones mask in both directions: one state for every query. No chunks, no second direction, and keys need not be the
+// The bidirectional all-ones mask: one state for all queries. No chunks, no second sweep, and keys need not be the
 // queries' tokens. The recurrent and the chunkwise form take this path for masks without gaps (MATH.md 2.5).
 #pragma once
 

@@ -29,11 +29,11 @@ struct head_gradient {
   head_state<const Real> final_forward, final_backward;  // of the loss by the final states
   head_state<Real> initial_forward, initial_backward;    // of the loss by the initial states: out
   gradient_rows<T> q, k, v;                              // (L, Dk) (L, Dk) (L, Dv)
-  rows<Real> weights;                                    // (L, L) of query and key, zero at the start; without data: not wanted
-  double *forward = nullptr, *backward = nullptr;        // (L + 1) by the log decay of gap t, 0 <= t <= L, zero at the start; null:
-                                                         // not wanted
-  double scale = 0, diagonal = 0;                        // by the scalars: this head's part
-  bool of_pairs = true;                                  // whether that by the diagonal, or by a gap between tokens, is wanted
+  rows<Real> weights;                                    // (L, L) of query and key, zeroed by the caller; without data: not wanted
+  double *forward = nullptr, *backward = nullptr;        // (L + 1) with respect to the log decay of gap t, 0 <= t <= L, zeroed by
+                                                         // the caller; null: not wanted
+  double scale = 0, diagonal = 0;                        // with respect to the scalars: this head's part
+  bool of_pairs = true;  // whether the gradient with respect to the diagonal or to gaps between tokens is wanted
 
   bool has_states() const {
     return initial_forward.given() || initial_backward.given() || final_forward.given() || final_backward.given();

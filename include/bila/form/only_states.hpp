@@ -29,7 +29,7 @@ struct only_states {
 
     kernel::tile<Real> k, weighted, v;         // (block, Dk) (block, Dk) (block, Dv)
     carried_state<Kernel, Real> state;         // (Dk, Dv)
-    kernel::border_weights<Real> border, now;  // (block) now: beside the state as it is kept
+    kernel::border_weights<Real> border, now;  // (block) now: border, rescaled for the stored state
     gap_decays decays;
   };
 

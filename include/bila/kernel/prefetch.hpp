@@ -74,7 +74,8 @@ class prefetch_queue {
     if (taken_ < added_) begin();
   }
 
-  struct stream {  // rows without gaps between them are one run, others a run for each of their lines
+  /// Contiguous rows are one run; otherwise run r has cache line r of every row. length: lines of a run.
+  struct stream {
     run first;
     index_t length, runs;
   };

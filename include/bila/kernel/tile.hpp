@@ -75,7 +75,7 @@ BILA_NOINLINE void load(const tile<Real>& to, const rows<const T>& from) {
   }
 }
 
-/// Writes a tile to tokens: the one rounding of a result.
+/// Writes a tile to tokens: each number is rounded once.
 template <class T, class Real>
 BILA_NOINLINE void store(const rows<T>& to, const tile<Real>& from) {
   if constexpr (std::is_same_v<T, Real>)

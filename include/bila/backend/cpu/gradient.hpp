@@ -21,8 +21,8 @@ struct scalar_gradients {
 };
 static_assert(sizeof(scalar_gradients) == 4 * sizeof(double));
 
-/// Heads that read or write one tensor together are one task's, so that sums have one order: this many tasks per batch row.
-/// gate_heads: of the gradient by gates of tokens; 0 where none is wanted.
+/// The number of tasks per batch row. Heads that share a head of q, k, v or the gates belong to one task, which fixes the order of
+/// their sums. gate_heads: heads of the gradient with respect to gates of tokens; 0 where it is not wanted.
 template <class T>
 index_t head_groups(const inputs<T>& in, index_t gate_heads) {
   return std::gcd(std::gcd(std::gcd(in.q.heads(), in.k.heads()), in.v.heads()), gate_heads);
@@ -131,7 +131,7 @@ struct gradient_call {
   index_t gate_heads;
 };
 
-/// One segment of the heads of one group, which share tensors and are computed in order.
+/// One segment of the heads of one group, which share heads of q, k, v or the gates and are computed in order.
 template <class Kernel, class Form, class T>
 class gradient_task {
  public:
@@ -252,7 +252,7 @@ class gradient_task {
   const gradient_call<Kernel, Form, T>& c_;
   index_t segments_, b_, n_, first_, last_;  // heads [first, last) of segment n of batch row b
   segment piece_, keys_;                     // its queries and its keys
-  rows<Real> sum_q_, sum_k_, sum_v_;         // where heads add up what is stored in 16 bits
+  rows<Real> sum_q_, sum_k_, sum_v_;         // where heads sum, in float, gradients that are stored in 16 bits
   double *forward_, *backward_;              // (count + 1) of a head's gaps
   double *group_forward_, *group_backward_;  // the same, summed over heads that share gates
   kernel::arena memory_;                     // what is left for a head

@@ -17,7 +17,7 @@ bool has_states(const inputs<T>& in, const outputs<T>& out) {
   return in.initial_forward.given() || in.initial_backward.given() || out.final_forward.given() || out.final_backward.given();
 }
 
-/// Head sizes that there are kernels for, and no more tokens than leave bytes and positions within what their integers hold.
+/// Checks that kernels exist for the head sizes, and that the number of tokens overflows no byte count or position.
 template <class Tiles, class Form>
 error_message check_sizes(const geometry& size) {
   const index_t L = (std::max)({size.L, size.Lk, index_t{1}});

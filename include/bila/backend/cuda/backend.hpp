@@ -15,7 +15,8 @@ inline namespace v0_1 {
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// Not a specialisation itself: from the members of one, nvcc 13 misreads the pragmas of the kernels that they launch.
+/// The members of backend_of<cuda::on>. They are in a base class because nvcc 13 misreads the pragmas of kernels that are launched
+/// from the members of a specialisation.
 struct calls {
   template <class Tuning>
   using tiles_of = std::conditional_t<std::is_void_v<Tuning>, cuda::tuned, Tuning>;

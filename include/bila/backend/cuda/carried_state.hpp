@@ -324,7 +324,8 @@ class carried_state {
     to.total[number] = {rounded, static_cast<float>(total - static_cast<double>(rounded))};
   }
 
-  /// Warps with the same features share z. Each has own_pairs times 16 of its numbers, some of which may be another warp's too.
+  /// The first of the 16 numbers of z that this warp sums in its n-th turn. Warps with the same features divide z among themselves;
+  /// some numbers may be summed by two.
   __device__ __forceinline__ int own_feature(int n) const { return first_ + (n * column_blocks + column_ / mma_rows) % pairs * 16; }
 
  private:

@@ -352,7 +352,7 @@ struct fragments<float> {
 #pragma unroll
     for (int e = 0; e < 4; ++e) split(b.x[e], b_high[e], b_low[e]);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {  // k 2 t and 2 t + 1, then the same plus 8
+    for (int half = 0; half < 2; ++half) {  // half 0 has columns k = 2t and 2t + 1 of lane t's operands, half 1 k + 8
       multiply_part(c, a_low + 4 * half, b_high + 2 * half);
       multiply_part(c, a_high + 4 * half, b_low + 2 * half);
       multiply_part(c, a_high + 4 * half, b_high + 2 * half);

@@ -159,7 +159,7 @@ BILA_KERNEL void add_up(const float* const x, const index_t n, double* const to)
 template <class Exponent>
 struct cross_tile_terms {
   const float* parts;  // null: there are none
-  index_t each;        // parts of a tile, each direction
+  index_t each;        // number of parts per tile and direction
   gap_table<Exponent> gaps, swapped;
 
   /// The decay of a tile's own gaps and of the gap on its far side. What enters a tile crosses these, and neither the states nor

@@ -64,7 +64,7 @@ struct sequences {
     return {low, h, rest - h * each};
   }
 
-  /// The first entry of a head's tokens in arrays per token, which have whole blocks of entries.
+  /// The index of a head's first token in arrays with one entry per token, where each head is padded to whole blocks of mma_rows.
   __device__ index_t first_entry(index_t n, index_t h, index_t H) const { return number({n, h, 0}, H, mma_rows) * mma_rows; }
 };
 
