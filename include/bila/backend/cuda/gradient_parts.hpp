@@ -222,8 +222,8 @@ __device__ inline void scan_lanes(double& upto, double& after, int lane) {
   }
 }
 
-/// From the parts of q . dq and k . dk to the gaps (MATH.md 4.4, local to a tile of `size` tokens). A warp has a tile, each lane a run
-/// of its tokens.
+/// From the parts of q . dq and k . dk to the gaps (MATH.md 4.4, local to a tile of `size` tokens). A warp has a tile, each lane a
+/// run of its tokens.
 template <class Exponent>
 BILA_KERNEL void gate_gradient_scan(const sequences s, const index_t H, const index_t size, const row_dots dots,
                                     const cross_tile_terms<Exponent> cross, const bool forward, const bool backward,

@@ -18,8 +18,8 @@ struct attention_tile {
   int warps, kv_tile, stages, per_sm;
 };
 
-/// Tile sizes of the kernels with a state. kv_tile: tokens in shared memory at a time, a warp for 16 of them; value_tile: columns of the state
-/// that a block of threads holds.
+/// Tile sizes of the kernels with a state. kv_tile: tokens in shared memory at a time, a warp for 16 of them; value_tile: columns
+/// of the state that a block of threads holds.
 struct state_tile {
   int kv_tile, stages, per_sm, value_tile;
 };
