@@ -135,7 +135,7 @@ void check(const numbers<T>& n, const std::string& name, const Form& form, const
     must(cudaDeviceSynchronize(), "a call");
   };
   const bila::norm::row_sum norm{0};
-  with_room(bila::workspace_bytes<tiles>({}, form, mask, norm, in, out),
+  with_room(bila::workspace_bytes<tiles>(bila::cuda::on{}, form, mask, norm, in, out),
             [&](const bila::cuda::on& at) { bila::attend<tiles>(at, form, mask, norm, in, out); });
   const auto show = [&](const char* what, double error, double limit) { report(n.name, name, log, L, what, error, limit); };
   // The full form rounds each weighted score to T, and weights of nearly one to one.
@@ -158,7 +158,7 @@ void check(const numbers<T>& n, const std::string& name, const Form& form, const
   const bila::saved<T> kept{out.y};
   const bila::output_gradients<T> slopes{equal(dy, L, D)};
   const bila::norm::none none;
-  with_room(bila::gradient_workspace_bytes<tiles>({}, form, mask, none, in, kept, slopes, to),
+  with_room(bila::gradient_workspace_bytes<tiles>(bila::cuda::on{}, form, mask, none, in, kept, slopes, to),
             [&](const bila::cuda::on& at) { bila::gradient<tiles>(at, form, mask, none, in, kept, slopes, to); });
   show("dq", worst(dq.fetch(), exact.row, each * n.x, D), n.of_T);
   show("dk", worst(dk.fetch(), exact.row, each * n.x, D), n.of_T);
