@@ -57,7 +57,7 @@ consteval bool has_slope() {
 
 template <class T, class Out>
 consteval bool is_output() {
-  static_assert(std::same_as<Out, tensor_view<T>>, "bila::attend: y is a tensor_view of what q is stored in, or bila::outputs");
+  static_assert(std::same_as<Out, tensor_view<T>>, "bila: y is a tensor_view of what q is stored in, or bila::outputs");
   return std::same_as<Out, tensor_view<T>>;
 }
 
@@ -108,7 +108,8 @@ void attend(const Backend& backend, const Form& form, const Mask& mask, const No
 /// The same on one thread of the CPU.
 template <class Tuning = void, class Form, class Mask, class Norm, class T, class Out, class Backend = cpu>
 void attend(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const Out& out) {
-  bila::attend<Tuning>(Backend{}, form, mask, norm, in, out);
+  static_assert(detail::backend<Backend>, "bila: a call without a backend runs on a CPU: include bila/bila.hpp");
+  if constexpr (detail::backend<Backend>) bila::attend<Tuning>(Backend{}, form, mask, norm, in, out);
 }
 
 /// Bytes of the backend's `workspace` that `attend` with these arguments needs. Throws what the call would throw.
@@ -155,7 +156,8 @@ void gradient(const Backend& backend, const Form& form, const Mask& mask, const 
 template <class Tuning = void, class Form, class Mask, class Norm, class T, class Backend = cpu>
 void gradient(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const saved<T>& kept,
               const output_gradients<T>& dy, const gradients<T>& to) {
-  bila::gradient<Tuning>(Backend{}, form, mask, norm, in, kept, dy, to);
+  static_assert(detail::backend<Backend>, "bila: a call without a backend runs on a CPU: include bila/bila.hpp");
+  if constexpr (detail::backend<Backend>) bila::gradient<Tuning>(Backend{}, form, mask, norm, in, kept, dy, to);
 }
 
 /// Bytes of the backend's `workspace` that `gradient` with these arguments needs. Throws what the call would throw.
@@ -169,11 +171,18 @@ std::size_t gradient_workspace_bytes(const Backend& backend, const Form& form, c
   return 0;
 }
 
-/// On a CPU the size depends only on the form and the shapes. y_like has the shape of y.
+/// On a CPU what is asked for does not matter: the bytes depend on the backend, the form, and the shapes, segments and states'
+/// storage of the inputs. y_like has the shape of y.
 template <class Tuning = void, class Backend, class Form, class T>
 std::size_t gradient_workspace_bytes(const Backend& backend, const Form& form, const inputs<T>& in,
                                      const tensor_view<const T>& y_like) {
-  return detail::backend_of<Backend>::template gradient_workspace_bytes<Tuning>(backend, form, in, y_like);
+  constexpr bool on_cpu = std::same_as<Backend, cpu> && form::any<Form> && storage<T>;
+  static_assert(on_cpu,
+                "bila: gradient_workspace_bytes needs all arguments of gradient, but for a bila::cpu, a form and its inputs");
+  if constexpr (on_cpu)
+    return detail::backend_of<Backend>::template gradient_workspace_bytes<Tuning>(backend, form, in, y_like);
+  else
+    return 0;
 }
 
 }  // namespace BILA_DEVICES

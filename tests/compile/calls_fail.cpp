@@ -54,7 +54,7 @@ struct no_slope {
   // expect: bila: this type is no mask, it offers neither weight() nor gaps (see bila/mask/concepts.hpp)
   bila::attend(full{}, none{}, all_ones{}, in, y);
 #elif BILA_CASE == 11
-  // expect: bila::attend: y is a tensor_view of what q is stored in, or bila::outputs
+  // expect: bila: y is a tensor_view of what q is stored in, or bila::outputs
   bila::attend(full{}, all_ones{}, none{}, in, bila::tensor_view<double>{});
 #elif BILA_CASE == 12
   // expect: bila: the first argument is no backend: give a bila::cpu, or include bila/cuda.hpp for bila::cuda::on
@@ -68,6 +68,9 @@ struct no_slope {
 #elif BILA_CASE == 15
   // expect: bila: this type is no mask, it offers neither weight() nor gaps (see bila/mask/concepts.hpp)
   bila::workspace_bytes(bila::cpu{}, full{}, nothing{}, none{}, in, y);
+#elif BILA_CASE == 16
+  // expect: bila: gradient_workspace_bytes needs all arguments of gradient, but for a bila::cpu, a form and its inputs
+  bila::gradient_workspace_bytes(42, full{}, in, bila::tensor_view<const float>(y));
 #endif
 }
 

@@ -29,7 +29,7 @@ struct window {
   // expect: bila: this mask offers weights of pairs but no gaps, so only form::full and form::automatic accept it
   bila::attend(gpu, recurrent{}, window{}, none{}, in, y);
 #elif BILA_CASE == 6
-  // expect: bila::attend: y is a tensor_view of what q is stored in, or bila::outputs
+  // expect: bila: y is a tensor_view of what q is stored in, or bila::outputs
   bila::attend(gpu, full{}, all_ones{}, none{}, in, bila::tensor_view<double>{});
 #elif BILA_CASE == 7
   // expect: bila: on a GPU q, k, v and y are float, bila::bf16 or bila::f16

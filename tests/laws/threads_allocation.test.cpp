@@ -4,6 +4,8 @@
 #include "support/catch.hpp"
 #include "support/problem.hpp"
 
+#include <bila/bila.hpp>
+
 #include <cstddef>
 #include <cstdlib>
 #include <new>
@@ -80,4 +82,18 @@ TEST_CASE("with a workspace of the caller's the first call allocates nothing eit
     INFO(test::name_of(form));
     CHECK(allocations() - before == 0);
   }
+}
+
+TEST_CASE("cross attention allocates nothing either: no message is made of what is right") {
+  constexpr bila::index_t H = 2, L = 40, Lk = 60, D = 8;
+  std::vector<float> q(H * L * D, 0.5f), k(H * Lk * D, 0.25f), v(H * Lk * D, 1.0f), y(H * L * D);
+  const bila::inputs<float> in{bila::bhld(q.data(), 1, H, L, D), bila::bhld(k.data(), 1, H, Lk, D),
+                               bila::bhld(v.data(), 1, H, Lk, D)};
+  const auto call = [&] {
+    const long before = allocations();
+    bila::attend(bila::form::full{}, bila::mask::all_ones{}, bila::norm::row_sum{}, in, bila::bhld(y.data(), 1, H, L, D));
+    return allocations() - before;
+  };
+  call();
+  CHECK(call() == 0);
 }

@@ -12,8 +12,8 @@ inline namespace BILA_DEVICES {
 
 /// How `Backend` runs the calls of attend.hpp. A specialisation has
 ///
-///     template <class Form, class Mask, class T> static consteval bool accepts();   // or a static_assert with what it does not
-///     template <class Tuning, ...> static ... attend, workspace_bytes, gradient, gradient_workspace_bytes
+///     template <class Form, class Mask, class T> static consteval bool accepts();   // false only after a static_assert that says
+///     why template <class Tuning, ...> static ... attend, workspace_bytes, gradient, gradient_workspace_bytes
 template <class Backend>
 struct backend_of;
 

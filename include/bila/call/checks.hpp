@@ -19,13 +19,12 @@ inline namespace BILA_UNIT {
 /// Cross attention: the mask and the options must not depend on the order of tokens.
 template <class T>
 BILA_NOINLINE error_message check_cross(bool orders_tokens, bool has_gaps, const inputs<T>& in, const geometry& size) {
-  if (!is_cross(in, size)) return {};
+  const bool ordered_options = in.direction != direction::both || !is_exactly(in.diagonal, 1) || !in.offsets.empty();
+  if (!is_cross(in, size) || (!orders_tokens && !ordered_options)) return {};  // a call that is right allocates no message
   const error_message what = size.Lk == size.L ? error_message("key_lengths is given, so keys are not the queries' tokens")
                                                : message("k has length ", size.Lk, " but q has ", size.L);
   if (orders_tokens) return message(what, ": ", has_gaps ? "a mask with decay" : "a pairwise mask", " needs them equal");
-  if (in.direction != direction::both || !is_exactly(in.diagonal, 1) || !in.offsets.empty())
-    return message(what, ": direction, diagonal and offsets need them equal");
-  return {};
+  return message(what, ": direction, diagonal and offsets need them equal");
 }
 
 /// The shapes of a mask's parameters, for y of B, H and L.
@@ -60,13 +59,6 @@ error_message check_gates_apart(named_tensors outputs, const Mask& mask) {
         },
         mask.parameters());
   return wrong;
-}
-
-/// For calls that do not accept states stored in 16 bits.
-template <class T>
-error_message check_state_storage(const char* name, const state<T>& x) {
-  if (x.stored == state_storage::computed) return {};
-  return message(name, " is stored in 16 bits, here a state is float");
 }
 
 /// What a call must have for a state to be used: see check_state_use.

@@ -49,7 +49,7 @@ template <class Mask, class T>
 inline constexpr bool has_log_decay = false;
 
 template <gapped Mask, class T>
-inline constexpr bool has_log_decay<Mask, T> = pulls_back<Mask, real_of<T>>;
+inline constexpr bool has_log_decay<Mask, T> = pulls_back<Mask, real_of<T>>&& has_parameters<Mask>;
 
 /// Whether x is a normal number in the type that is computed in. Tasks flush denormal results to zero.
 template <class Real>

@@ -124,10 +124,19 @@ index_t sequences_of(const inputs<T>& in, const geometry& size) {
 namespace detail {
 inline namespace BILA_UNIT {
 
+/// Where a state has to be stored in what is computed in.
+template <class T>
+error_message check_state_storage(const char* name, const state<T>& x) {
+  if (x.stored == state_storage::computed) return {};
+  return message(name, " is stored in 16 bits, it must be ", std::is_same_v<std::remove_const_t<T>, double> ? "double" : "float");
+}
+
 /// `name` is that of the state, its parts are added.
 template <class T>
 error_message check_state(const char* name, const state<T>& x, index_t sequences, const geometry& size) {
   if (!x.given()) return {};
+  if constexpr (std::is_same_v<std::remove_const_t<T>, double>)
+    if (error_message wrong = check_state_storage(name, x); !wrong.empty()) return wrong;
   for (const error_message& wrong :
        {check_extents(".S", x.S, {sequences, size.H, size.Dk, size.Dv}), check_extents(".z", x.z, {sequences, size.H, size.Dk, 1}),
         check_extents(".log_decay", x.log_decay, {sequences, size.H, 1, 1})})

@@ -54,8 +54,8 @@ struct state {
   requires(detail::is_16_bit<T> && (std::is_same_v<U, const float> || (std::is_same_v<U, float> && !std::is_const_v<T>)))  //
       BILA_ALWAYS_INLINE
       operator state<U>() const {
-    const auto retyped = [](const tensor_view<T>& x) { return tensor_view<U>{reinterpret_cast<U*>(x.data), x.extents, x.strides}; };
-    return {retyped(S), retyped(z), log_decay,
+    return {tensor_view<U>{reinterpret_cast<U*>(S.data), S.extents, S.strides},
+            tensor_view<U>{reinterpret_cast<U*>(z.data), z.extents, z.strides}, log_decay,
             std::is_same_v<std::remove_const_t<T>, bf16> ? state_storage::bf16 : state_storage::f16};
   }
 };

@@ -44,7 +44,7 @@ BILA_NOINLINE void fill_decays(const head<T>& x, direction way, index_t first, i
     x.mask.log_decays(way, first + starts, n + 1 - starts - ends, lambda + starts);
     Kernel::exponentials(lambda, n + 1);
   } else {
-    std::fill_n(lambda, n + 1, x.mask.decay(way, 1));
+    std::fill_n(lambda, n + 1, x.k.count > 1 ? x.mask.decay(way, 1) : 1.0);  // a single token has no gap to ask for
   }
   if (starts) lambda[0] = 1;
   if (ends) lambda[n] = 1;

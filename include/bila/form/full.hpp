@@ -17,7 +17,7 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// A = scale (Q K^T) o M,  N = A V,  Z_i = sum_j A_ij,  y_i = N_i / n(Z_i), row block by row block.
+/// A = (Q K^T) o M,  N = A V,  Z_i = sum_j A_ij,  y_i = s N_i / n(s Z_i), row block by row block.
 ///
 /// Time O(L^2 (Dk + Dv)), memory O(block (block + Dk + Dv)). Accepts every mask: pairwise and gapped.
 /// Source: LION (arXiv 2502.16249), full masked attention.

@@ -144,7 +144,7 @@ struct norm_view {
   double (*ask_slopes)(const void* norm, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n,
                        double scale) = nullptr;  // only for a gradient
 
-  /// See above.
+  /// out_i, so that y_i = out_i N_i; false if that is not so for some rows, which get 1 and are left to divide_exceptional_rows.
   bool row_scales(Real* out, const Real* z, index_t n, double scale) const { return ask_row_scales(norm, out, z, n, scale); }
 
   quotient<Real> quotient_of(Real Z, double scale) const { return ask_quotient(norm, Z, scale); }

@@ -145,6 +145,9 @@ struct chosen {
   using type = Kernel;
 };
 
+template <>
+struct chosen<void>;
+
 }  // namespace BILA_UNIT
 }  // namespace kernel
 }  // namespace v0_1

@@ -112,7 +112,7 @@ struct rows {
   }
 
   BILA_SHARED constexpr rows columns(index_t first, index_t n) const {
-    return {data + first * column_stride, count, n, row_stride, column_stride};
+    return {data == nullptr ? nullptr : data + first * column_stride, count, n, row_stride, column_stride};
   }
 
   template <class U>

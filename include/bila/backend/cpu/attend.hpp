@@ -97,7 +97,7 @@ BILA_NOINLINE schedule plan(const cpu& backend, const Form& form, const inputs<T
 
   schedule s{segments_of(in, size).count(), 1, 0, 0, 0, 0};
   // Heads first. A head is cut only if some threads would be left idle: in two halves, then in splits that repeat its
-  // scores. A final state may be the initial one's memory, so one split reads and writes it; so are the rows that y is added to.
+  // scores. A final state may be the initial one's memory, and with `add` y is read and written, so neither is split.
   const bool enough =
       heads % threads == 0 || heads >= 4 * threads || out.final_forward.given() || out.final_backward.given() || out.add;
   if (!enough) {
@@ -125,7 +125,7 @@ index_t gates_of(const form::mask_view<Real>& mask, const geometry& size) {
   return mask.heads == 0 ? size.H : mask.heads;
 }
 
-/// Checks every log decay that the call will read.
+/// Checks the log decays of both directions, of all gaps inside segments.
 template <class Real, class T>
 BILA_NOINLINE error_message check_gaps(const form::mask_view<Real>& mask, const inputs<T>& in, const geometry& size) {
   if (!mask.gapped || mask.gaps == gap::none) return {};
@@ -227,7 +227,7 @@ void with_16_bits(const state<Real>& x, index_t sequence, index_t h, const form:
   x.stored == state_storage::bf16 ? pass(bf16{}) : pass(f16{});
 }
 
-/// Of a state in 16 bits: a copy, widened where it is read.
+/// A state in 16 bits as a form sees it: an initial one widened, a final one scratch that is rounded afterwards.
 template <class Kernel, class Real>
 [[gnu::cold]] BILA_NOINLINE form::head_state<Real> copied_state_of(kernel::arena& memory, const state<Real>& x, index_t sequence,
                                                                    index_t h) {
@@ -259,7 +259,8 @@ form::head_state<Real> head_state_in(kernel::arena& memory, const state<Real>& x
   return copied_state_of<Kernel>(memory, x, sequence, h);
 }
 
-/// Rounds what a form wrote to such a copy. Cold, as the one above: compiled for size, 2 KB instead of 18.
+/// Rounds what a form wrote to the scratch of copied_state_of. Both are cold, that is compiled for size: 2 KB of code instead
+/// of 18.
 template <class Real>
 [[gnu::cold]] BILA_NOINLINE void round_to_16_bits(const state<Real>& x, index_t sequence, index_t h,
                                                   const form::head_state<Real>& copy, bool row_sums) {

@@ -63,11 +63,30 @@ struct backend_of<cpu> {
     if (!wrong.empty()) raise(wrong);
   }
 
+  template <class Tuning, class Form, class Mask, class Norm, class T>
+  static std::size_t gradient_workspace_bytes(const cpu& backend, const Form& form, const Mask& mask, const Norm& norm,
+                                              const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
+                                              const gradients<T>& to) {
+    using engine = form::engine_of<Form, form::memory_of<Mask>>;
+    using Kernel = kernel_of<Tuning>;
+    const views<T> with{form::view_with_pull_back<Kernel, real_of<T>>(mask), form::view_with_slopes<Kernel, real_of<T>>(norm)};
+    std::size_t bytes = 0;
+    const error_message wrong = plan_checked<Kernel>(backend, engine::of(form), engine::carries_states, with, in, kept, dy, to,
+                                                     [&](const auto&, const schedule& s) {
+                                                       bytes = s.bytes();
+                                                       return error_message();
+                                                     });
+    if (!wrong.empty()) raise(wrong);
+    return bytes;
+  }
+
   template <class Tuning, class Form, class T>
   static std::size_t gradient_workspace_bytes(const cpu& backend, const Form& form, const inputs<T>& in,
                                               const tensor_view<const T>& y_like) {
     using engine = form::engine_of<Form, form::memory::gaps>;
-    return plan_gradient<kernel_of<Tuning>>(backend, engine::of(form), in, geometry_of(in, y_like), 0).bytes();
+    const geometry size = geometry_of(in, y_like);
+    if (const error_message wrong = check_options(in, size); !wrong.empty()) raise(wrong);
+    return plan_gradient<kernel_of<Tuning>>(backend, engine::of(form), in, size, 0).bytes();
   }
 };
 

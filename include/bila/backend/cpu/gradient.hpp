@@ -284,43 +284,53 @@ BILA_NOINLINE void sum_scalars(const views<T>& with, const gradients<T>& to, con
   }
 }
 
-/// Checks a call, then runs it; or returns what is wrong with it.
-template <class Kernel, class Form, class T>
-BILA_NOINLINE error_message run_gradient_checked(const cpu& backend, const Form& form, bool carries_states, const views<T>& with,
-                                                 const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
-                                                 const gradients<T>& to) {
-  using Real = real_of<T>;
+/// Checks a call, plans it, and calls use(call, schedule); or returns what is wrong with it.
+template <class Kernel, class Form, class T, class Use>
+error_message plan_checked(const cpu& backend, const Form& form, bool carries_states, const views<T>& with, const inputs<T>& in,
+                           const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to, const Use& use) {
   if (kept.y.extents == per_axis{} && only_states(dy.y, dy.final_forward, dy.final_backward)) {
     // After a call for its states alone: the gradient is that of any y of which the loss does not depend.
     const T zero{};
-    const Real no_sum{};
+    const real_of<T> no_sum{};
     const geometry size = geometry_of(in, dy.final_forward.given() ? dy.final_forward : dy.final_backward);
     const tensor_view<const T> y{&zero, {size.B, size.H, size.L, size.Dv}, {}};
     inputs<T> with_q = in;
     const index_t heads = in.q.heads() == 0 ? size.H : in.q.heads();  // what gradient_workspace_bytes counts by
     with_q.q = {&zero, {size.B, heads, size.L, size.Dk}, {}};
-    return run_gradient_checked<Kernel>(backend, form, carries_states, with, with_q,
-                                        saved<T>{y, {&no_sum, {size.B, size.H, size.L, 1}, {}}},
-                                        output_gradients<T>{y, dy.final_forward, dy.final_backward}, to);
+    const saved<T> any_y{y, {&no_sum, {size.B, size.H, size.L, 1}, {}}};
+    const output_gradients<T> by_states{y, dy.final_forward, dy.final_backward};
+    return plan_checked<Kernel>(backend, form, carries_states, with, with_q, any_y, by_states, to, use);
   }
   if (error_message wrong = check_gradient_call(backend, form, carries_states, with, in, kept, dy, to); !wrong.empty())
     return wrong;
   const geometry size = geometry_of(in, kept.y);
   const index_t gate_heads =
       with.mask.ask_pull_back_tokens != nullptr && to.log_decay.data != nullptr ? gates_of(with.mask, size) : 0;
-  const schedule s = plan_gradient<Kernel>(backend, form, in, size, gate_heads);
-  if (error_message wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
   const gradient_call<Kernel, Form, T> call{form, with, in, kept, dy, to, size, gate_heads};
-  const auto parts_in = [](std::byte* shared) { return reinterpret_cast<scalar_gradients*>(shared); };
-  const call_memory memory(backend.workspace, s.bytes());
-  run_tasks(backend, s, memory,
-            [&](index_t task, kernel::arena own, std::byte* shared) { gradient_task(task, own, s, call).run(parts_in(shared)); });
-  sum_scalars(with, to, parts_in(memory.aligned()), size, s.segments);
-  if (size.H > 0) return {};
-  for (const tensor_view<T>* unread : {&to.q, &to.k, &to.v})  // without heads of y they get no gradient
-    for (index_t b = 0; b < unread->batches(); ++b)
-      for (index_t h = 0; h < unread->heads(); ++h) clear_tokens(*unread, b, h, 0);
-  return {};
+  return use(call, plan_gradient<Kernel>(backend, form, in, size, gate_heads));
+}
+
+/// Checks a call, then runs it; or returns what is wrong with it.
+template <class Kernel, class Form, class T>
+BILA_NOINLINE error_message run_gradient_checked(const cpu& backend, const Form& form, bool carries_states, const views<T>& with,
+                                                 const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
+                                                 const gradients<T>& to) {
+  return plan_checked<Kernel>(
+      backend, form, carries_states, with, in, kept, dy, to,
+      [&](const gradient_call<Kernel, Form, T>& call, const schedule& s) -> error_message {
+        if (error_message wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
+        const auto parts_in = [](std::byte* shared) { return reinterpret_cast<scalar_gradients*>(shared); };
+        const call_memory memory(backend.workspace, s.bytes());
+        run_tasks(backend, s, memory, [&](index_t task, kernel::arena own, std::byte* shared) {
+          gradient_task(task, own, s, call).run(parts_in(shared));
+        });
+        sum_scalars(with, to, parts_in(memory.aligned()), call.size, s.segments);
+        if (call.size.H > 0) return {};
+        for (const tensor_view<T>* unread : {&to.q, &to.k, &to.v})  // without heads of y they get no gradient
+          for (index_t b = 0; b < unread->batches(); ++b)
+            for (index_t h = 0; h < unread->heads(); ++h) clear_tokens(*unread, b, h, 0);
+        return {};
+      });
 }
 
 }  // namespace BILA_UNIT

@@ -5,7 +5,7 @@
 #include "support/problem.hpp"
 #include "support/refusal.hpp"
 
-#include <bila/backend/cpu/workspace.hpp>
+#include <bila/bila.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -111,4 +111,39 @@ TEST_CASE("workspace_bytes refuses what the call would refuse, and looks past th
   CHECK(test::has_all(
       test::refusal([&] { test::workspace_bytes<float>({}, bila::form::full{}, x.mask(), x.norm, x.inputs(), y.view()); }),
       {"log_decay[b = 0, h = 1, t = 3]", "0.5"}));
+}
+
+TEST_CASE(
+    "gradient_workspace_bytes is enough, from the inputs alone or from all arguments, and refuses what the call would refuse") {
+  constexpr index_t L = 70, D = 9;
+  std::vector<double> q(L * D, 0.5), y(L * D), z(L), gates(L, -0.1), dq(L * D), dgates(L);
+  const auto rows = [](std::vector<double>& x) { return bila::bhld(x.data(), 1, 1, L, D); };
+  const bila::form::chunkwise form{16};
+  const bila::mask::selective_decay mask{bila::bhl(gates.data(), 1, 1, L), bila::gate::source};
+  const bila::norm::row_sum norm{1e-6};
+  bila::inputs<double> in{rows(q), rows(q), rows(q)};
+  bila::attend(form, mask, norm, in, bila::outputs<double>{rows(y), bila::bhl(z.data(), 1, 1, L)});
+  const bila::saved<double> kept{rows(y), bila::bhl(z.data(), 1, 1, L)};
+  const bila::output_gradients<double> dy{rows(q)};
+  bila::gradients<double> to;
+  to.q = rows(dq);
+  to.log_decay = bila::bhl(dgates.data(), 1, 1, L);
+  const std::size_t bytes = bila::gradient_workspace_bytes(bila::cpu{}, form, mask, norm, in, kept, dy, to);
+  CHECK(bytes == bila::gradient_workspace_bytes(bila::cpu{}, form, in, bila::tensor_view<const double>(rows(y))));
+  std::vector<std::byte> memory(bytes);
+  const auto learn = [&](std::size_t given) {
+    bila::gradient(bila::cpu{.workspace = std::span(memory).first(given)}, form, mask, norm, in, kept, dy, to);
+  };
+  learn(bytes);
+  CHECK(dgates[5] != 0);
+  CHECK(test::has_all(test::refusal([&] { learn(bytes - 1); }), {"cpu.workspace"}));
+
+  gates[3] = 0.5;
+  CHECK(test::has_all(test::refusal([&] { bila::gradient_workspace_bytes(bila::cpu{}, form, mask, norm, in, kept, dy, to); }),
+                      {"log_decay", "0.5"}));
+  const std::vector<index_t> lengths{3, 4};
+  in.lengths = lengths;
+  CHECK(test::has_all(
+      test::refusal([&] { bila::gradient_workspace_bytes(bila::cpu{}, form, in, bila::tensor_view<const double>(rows(y))); }),
+      {"lengths", "2 entries"}));
 }
