@@ -92,7 +92,7 @@ inline namespace BILA_DEVICES {
 ///
 /// Throws std::invalid_argument naming the argument, the place and the value, before anything is written; on a GPU
 /// std::runtime_error with CUDA's words. Source: LION (arXiv 2502.16249).
-template <class Tuning = void, class Backend, class Form, class Mask, class Norm, class T>
+template <class Tuning = void, class Backend = cpu, class Form, class Mask, class Norm, class T>
 void attend(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
             const outputs<T>& out) {
   if constexpr (detail::compiles<Backend, Form, Mask, Norm, T>())
@@ -100,7 +100,7 @@ void attend(const Backend& backend, const Form& form, const Mask& mask, const No
 }
 
 /// The same when y is all that is wanted.
-template <class Tuning = void, class Backend, class Form, class Mask, class Norm, class T, class Out>
+template <class Tuning = void, class Backend = cpu, class Form, class Mask, class Norm, class T, class Out>
 void attend(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const Out& y) {
   if constexpr (detail::is_output<T, Out>()) bila::attend<Tuning>(backend, form, mask, norm, in, outputs<T>{y});
 }
@@ -113,7 +113,7 @@ void attend(const Form& form, const Mask& mask, const Norm& norm, const inputs<T
 }
 
 /// Bytes of the backend's `workspace` that `attend` with these arguments needs. Throws what the call would throw.
-template <class Tuning = void, class Backend, class Form, class Mask, class Norm, class T>
+template <class Tuning = void, class Backend = cpu, class Form, class Mask, class Norm, class T>
 std::size_t workspace_bytes(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
                             const outputs<T>& out) {
   if constexpr (detail::compiles<Backend, Form, Mask, Norm, T>())
@@ -122,7 +122,7 @@ std::size_t workspace_bytes(const Backend& backend, const Form& form, const Mask
     return 0;
 }
 
-template <class Tuning = void, class Backend, class Form, class Mask, class Norm, class T, class Out>
+template <class Tuning = void, class Backend = cpu, class Form, class Mask, class Norm, class T, class Out>
 std::size_t workspace_bytes(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
                             const Out& y) {
   if constexpr (detail::is_output<T, Out>())
@@ -144,7 +144,7 @@ std::size_t workspace_bytes(const Backend& backend, const Form& form, const Mask
 ///
 /// Throws as `attend`. Source: the transposed masked form of LION (arXiv 2502.16249); gate gradients as in Mamba-2
 /// (arXiv 2405.21060), local to a chunk.
-template <class Tuning = void, class Backend, class Form, class Mask, class Norm, class T>
+template <class Tuning = void, class Backend = cpu, class Form, class Mask, class Norm, class T>
 void gradient(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
               const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
   if constexpr (detail::compiles<Backend, Form, Mask, Norm, T>())
@@ -161,7 +161,7 @@ void gradient(const Form& form, const Mask& mask, const Norm& norm, const inputs
 }
 
 /// Bytes of the backend's `workspace` that `gradient` with these arguments needs. Throws what the call would throw.
-template <class Tuning = void, class Backend, class Form, class Mask, class Norm, class T>
+template <class Tuning = void, class Backend = cpu, class Form, class Mask, class Norm, class T>
 std::size_t gradient_workspace_bytes(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm,
                                      const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
                                      const gradients<T>& to) {
@@ -173,7 +173,7 @@ std::size_t gradient_workspace_bytes(const Backend& backend, const Form& form, c
 
 /// On a CPU what is asked for does not matter: the bytes depend on the backend, the form, and the shapes, segments and states'
 /// storage of the inputs. y_like has the shape of y.
-template <class Tuning = void, class Backend, class Form, class T>
+template <class Tuning = void, class Backend = cpu, class Form, class T>
 std::size_t gradient_workspace_bytes(const Backend& backend, const Form& form, const inputs<T>& in,
                                      const tensor_view<const T>& y_like) {
   constexpr bool on_cpu = std::same_as<Backend, cpu> && form::any<Form> && storage<T>;

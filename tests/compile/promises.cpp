@@ -85,4 +85,11 @@ static_assert(bila::norm::row_sum{}.eps == 0);
 // A gate of another precision than the tokens is fine: the mask keeps its own.
 static_assert(std::same_as<decltype(selective::log_decay), view<const double>>);
 
+// A backend, and what is written, may be given in braces.
+[[maybe_unused]] std::size_t in_braces(const bila::inputs<float>& in, view<float> y) {
+  bila::attend({.threads = 2}, bila::form::full{}, ones{}, bila::norm::none{}, in, y);
+  bila::attend({.threads = 2}, bila::form::full{}, ones{}, bila::norm::none{}, in, {y});
+  return bila::workspace_bytes({}, bila::form::full{}, ones{}, bila::norm::none{}, in, y);
+}
+
 }  // namespace
