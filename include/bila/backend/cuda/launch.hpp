@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA backend: the stream and the workspace of a call, how a kernel is launched, and the errors that CUDA reports.
+// The CUDA backend: the stream and the workspace of a call, kernel launches, and the errors that CUDA reports.
 #pragma once
 
 #if !defined(__CUDACC__)
@@ -21,7 +21,7 @@ namespace bila {
 inline namespace v0_1 {
 namespace cuda {
 
-/// Runs a call on a GPU. The work is put on the stream and nothing waits for it, so a CUDA graph may capture it.
+/// Runs a call on a GPU. The call puts its work on the stream and does not wait for it, so a CUDA graph may capture the call.
 struct on {
   cudaStream_t stream = nullptr;
   std::span<std::byte> workspace = {};  // device memory, at least workspace_bytes(...); not shared by calls that overlap in time
@@ -30,14 +30,14 @@ struct on {
 namespace detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// CUDA's error, or nothing. It is cleared, so that the caller's next cudaGetLastError does not report it.
+/// The message of a CUDA error, or an empty one. The error is cleared, so the caller's next cudaGetLastError does not report it.
 inline error_message message_of(cudaError_t status, const char* doing) {
   if (status == cudaSuccess) return {};
   static_cast<void>(cudaGetLastError());
   return message("cuda: ", doing, ": ", cudaGetErrorString(status));
 }
 
-/// The kernels use bf16 on tensor cores and asynchronous copies, which sm_80 brought.
+/// Checks for sm_80 or later: the kernels use bf16 on tensor cores and asynchronous copies.
 inline error_message check_device() {
   int device = 0, major_number = 0, minor_number = 0;
   error_message wrong = message_of(cudaGetDevice(&device), "looking for a device");
@@ -52,12 +52,12 @@ inline error_message check_device() {
 
 /// The grid of a kernel. Without blocks the kernel is not launched.
 struct grid {
-  index_t blocks = 0;  // of threads, one for each piece of work
-  int threads = 0;     // of a block
+  index_t blocks = 0;  // blocks of threads, one per piece of work
+  int threads = 0;     // threads per block
   std::size_t shared_bytes = 0;
 };
 
-/// A grid with a thread for each task, for small kernels.
+/// A grid of blocks of 256 threads, one thread per task. Small kernels use it.
 inline grid grid_of_tasks(index_t tasks) { return {(tasks + 255) / 256, 256}; }
 
 /// Launches kernels one after the other on a stream. After the first error it launches nothing and keeps the error.
@@ -65,11 +65,11 @@ class launcher {
  public:
   explicit launcher(cudaStream_t stream) : stream_(stream) {}
 
-  /// Kernels loop over their work by the grid's size, for there may be more work than a grid can have blocks.
+  /// Launches a kernel. Its blocks stride over the work, because there may be more work than a grid can have blocks.
   template <class... Parameters, class... Arguments>
   void operator()(const char* name, void (*kernel)(Parameters...), const grid& size, const Arguments&... arguments) {
     if (size.blocks <= 0 || !wrong_.empty()) return;
-    if (size.shared_bytes > 40 * 1024)  // up to 48 KB, static shared memory included, need no attribute
+    if (size.shared_bytes > 40 * 1024)  // 48 KB in all, static shared memory included, need no attribute
       wrong_ = message_of(
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(size.shared_bytes)), name);
     if (!wrong_.empty()) return;
@@ -89,7 +89,7 @@ class launcher {
   error_message wrong_;
 };
 
-/// Whether all rows of a tensor can be copied 16 bytes at once.
+/// Whether every row of a tensor can be copied 16 bytes at a time.
 template <class T>
 bool has_fast_rows(const tensor_view<T>& x) {
   constexpr index_t vector = 16 / static_cast<index_t>(sizeof(T));
