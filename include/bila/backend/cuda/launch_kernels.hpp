@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launches that attend and its gradient have in common.
+// Launches that attend and gradient share.
 #pragma once
 
 #include <bila/backend/cuda/padding.hpp>
@@ -15,7 +15,7 @@ operand<T> operand_of(const tensor_view<const T>& x, index_t H) {
   return {x, x.heads() == 0 ? 1 : H / x.heads(), has_fast_rows(x)};
 }
 
-/// A norm that uses no row sum neither reads nor writes z.
+/// A state at a sequence's end. If the norm uses no row sum, kernels neither read nor write z.
 template <class Norm, class Real>
 end_state<Real> end_of(const state<Real>& x) {
   return {x.S, Norm::uses_row_sum ? x.z : tensor_view<Real>{}};
@@ -28,7 +28,7 @@ void launch_gap_weights(launcher& launch, const grid& size, const sequences& s, 
   launch("weigh_gaps", weigh_gaps<Exponent, Mask>, size, s, H, plan.units(mma_rows) * H, mask, borders, to, swapped);
 }
 
-/// longest: tokens of the longest sequence.
+/// longest: number of tokens of the longest sequence.
 template <int D, class T>
 void launch_scan(launcher& launch, const grid& size, const scan_call<T>& call, index_t tasks, index_t longest) {
   if (longest > call.chunk * chunks_at_once<T>)
