@@ -10,17 +10,17 @@ inline namespace v0_1 {
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// How many numbers a view has.
+/// The number of elements of a view.
 template <class T>
 index_t numbers_of(const tensor_view<T>& x) {
   return x.batches() * x.heads() * x.length() * x.features();
 }
 
-/// The number of this thread in its grid, and the number of threads there.
+/// The index of this thread in its grid, and the number of threads in the grid.
 __device__ inline index_t thread_number() { return static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ inline index_t threads_in_grid() { return static_cast<index_t>(gridDim.x) * blockDim.x; }
 
-/// Writes zeros at the padding of each batch row. x may have fewer heads than the output.
+/// Writes zeros at the padding of each batch row. x may have fewer heads than y.
 template <class T>
 BILA_KERNEL void clear_padding(const sequences s, const tensor_view<T> x) {
   const index_t per_row = x.heads() * x.length() * x.features(), tasks = per_row * x.batches();
@@ -30,7 +30,7 @@ BILA_KERNEL void clear_padding(const sequences s, const tensor_view<T> x) {
   }
 }
 
-/// Writes zeros everywhere.
+/// Writes zeros to all elements of a view.
 template <class T>
 BILA_KERNEL void clear_view(const tensor_view<T> x) {
   const index_t tasks = x.batches() * x.heads() * x.length() * x.features();
@@ -39,7 +39,7 @@ BILA_KERNEL void clear_view(const tensor_view<T> x) {
       i % x.features()) = T{};
 }
 
-/// Copies x to contiguous memory.
+/// Copies a view to contiguous memory.
 template <int = 0>  // a template, so that several .cu files may define it
 BILA_KERNEL void gather_view(const tensor_view<const float> x, float* const to) {
   const index_t tasks = x.batches() * x.heads() * x.length() * x.features();
