@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a call will do, worked out on the host: the algorithm, where arrays lie in the workspace, the grids of kernels. Plans are
-// data: nothing here launches a kernel or needs a device.
+// Plans, worked out on the host: the algorithm of a call, its arrays in the workspace, and the grids of its kernels. A plan is
+// data: this file launches no kernel and needs no device.
 #pragma once
 
 #include <bila/backend/cuda/chunk_output.hpp>
@@ -21,20 +21,20 @@ inline namespace v0_1 {
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// Arrays in the workspace start at multiples of so many bytes.
+/// The alignment of arrays in the workspace, in bytes.
 inline constexpr std::size_t workspace_alignment = 256;
 
-/// The first aligned byte of a caller's workspace, which may start anywhere.
+/// The first aligned byte of a caller's workspace, whose own address may have any alignment.
 inline std::byte* aligned(std::byte* memory) {
   return memory + (workspace_alignment - reinterpret_cast<std::uintptr_t>(memory) % workspace_alignment) % workspace_alignment;
 }
 
-/// The bytes that a caller has to bring, so that an aligned address is among the first ones.
+/// The bytes that a caller must bring: the arrays, and the bytes that `aligned` may skip.
 inline std::size_t bytes_for(const kernel::arena& counted) {
   return counted.used() == 0 ? 0 : counted.used() + workspace_alignment;
 }
 
-/// An array in the workspace: where it starts, from its first aligned byte on, and how many bytes it has.
+/// An array in the workspace: its offset from the first aligned byte, and its size in bytes.
 template <class X>
 struct region {
   std::size_t offset = 0, bytes = 0;
@@ -43,7 +43,7 @@ struct region {
   X* in(std::byte* workspace) const { return used ? reinterpret_cast<X*>(workspace + offset) : nullptr; }
 };
 
-/// Reserves the next n numbers of the workspace, if they are wanted.
+/// Reserves an array of n numbers at the end of the workspace, if the array is wanted.
 template <class X>
 region<X> reserve(kernel::arena& counted, index_t n, bool wanted = true) {
   if (!wanted) return {};
@@ -54,9 +54,9 @@ region<X> reserve(kernel::arena& counted, index_t n, bool wanted = true) {
 
 /// The sequences of a call.
 struct sequence_plan {
-  sequences all;   // without the table
-  bool ragged;     // whether the device needs a table
-  index_t blocks;  // blocks of 16 tokens of all sequences, if ragged
+  sequences all;   // without its table
+  bool ragged;     // whether sequences differ in length, so that the device needs a table
+  index_t blocks;  // blocks of 16 tokens in all sequences; 0 if not ragged
   index_t longest;
   region<index_t> table;
 
@@ -85,35 +85,35 @@ sequence_plan plan_sequences(const inputs<T>& in, const geometry& size, kernel::
   return plan;
 }
 
-/// The ways to compute a call.
+/// The algorithms that compute a call.
 enum class algorithm { full, recurrent, chunkwise, global_state };
 
 struct choice {
   cuda::detail::algorithm algorithm;
-  index_t chunk;  // tokens; 0 where there are none
+  index_t chunk;  // tokens per chunk; 0 for algorithms without chunks
 };
 
-/// What the choice depends on besides the form.
+/// Properties of a call that the choice of an algorithm depends on, in addition to the form.
 struct demand {
-  bool use_global_state;  // whether all rows may read one state: no gaps, both directions, diagonal 1, and no other state
+  bool use_global_state;  // whether one state can serve all rows: no gaps, both directions, diagonal 1, and no other state
   bool has_states;        // whether a state is given or asked for
   index_t longest;        // tokens of the longest sequence, of queries or of keys
 };
 
-/// Chunks are multiples of 128 tokens, so that they are whole tiles. They have 2048 tokens at most, because a state is carried
-/// through a chunk in float, whose sum of equal terms holds 1e-5 up to there.
+/// The tokens per chunk: `size`, rounded up to a multiple of 128, so that a chunk consists of whole tiles. A chunk has at most 2048
+/// tokens, because a state is summed in float within a chunk: up to 2048 tokens, a sum of equal terms has an error below 1e-5.
 inline index_t chunk_of(index_t size) { return ((std::clamp)(size, index_t{1}, index_t{2048}) + 127) / 128 * 128; }
 
-/// Tokens of a chunk of the global state. A shorter sequence is summed up by the kernel that reads the state.
+/// Tokens per chunk of the global state. The kernel that reads the state sums up shorter sequences itself.
 inline constexpr index_t global_state_chunk = 512;
 
-/// The log decays by which initial states enter.
+/// The log decays of the gaps that initial states cross.
 template <class T>
 border_gaps borders_of(const inputs<T>& in) {
   return {in.initial_forward.log_decay, in.initial_backward.log_decay};
 }
 
-/// longest: of the queries' sequences. of_gaps: whether the gaps' gradient is asked for.
+/// longest: tokens of the longest sequence of queries. of_gaps: whether gradients of gaps are asked for.
 template <class Mask, class T>
 demand demand_of(const inputs<T>& in, const geometry& size, index_t longest, bool has_states, bool of_gaps) {
   const bool unmasked = Mask::gaps == gap::none && in.direction == direction::both && in.diagonal == 1;
@@ -141,13 +141,13 @@ choice choose(const form::automatic&, const demand& of) {
   return choose<Tiles>(form::chunkwise{Tiles::chunk}, of);
 }
 
-/// Whether chunks are summed up by a kernel of their own. A single chunk without initial and final states needs no sum.
+/// Whether chunk_states and scan_states run. A single chunk without initial and final states needs neither of them.
 inline bool needs_chunk_states(const choice& chosen, const demand& of) {
   if (chosen.algorithm != algorithm::chunkwise && chosen.algorithm != algorithm::global_state) return false;
   return of.has_states || of.longest > chosen.chunk;
 }
 
-/// The head size that a kernel is compiled for.
+/// The head size that kernels are compiled for: `width` rounded up to a power of two, at least Tiles::narrowest.
 template <class Tiles>
 constexpr index_t padded_width(index_t width) {
   index_t D = Tiles::narrowest;
@@ -155,7 +155,7 @@ constexpr index_t padded_width(index_t width) {
   return D;
 }
 
-/// Calls f with the padded head size as a constant.
+/// Calls f with the padded head size as a compile-time constant.
 template <class Tiles, int D = Tiles::narrowest, class F>
 void with_width(index_t width, const F& f) {
   if constexpr (D < Tiles::widest)
@@ -199,7 +199,7 @@ state_plan<T> plan_states(index_t chunks, index_t D, kernel::arena& counted, boo
           reserve<float>(counted, 2 * chunks), reserve<float2>(counted, 2 * chunks)};
 }
 
-/// How chunk_output stores states: for each tile of so many tokens, in how many value tiles, of how many bytes.
+/// The states that chunk_output stores: tokens per tile, value tiles per tile, and bytes per state.
 struct stored_plan {
   index_t kv_tile, value_tiles, bytes;
 };
@@ -213,19 +213,19 @@ stored_plan plan_stored(index_t width) {
   return result;
 }
 
-/// Whether a product and its dual are computed by one kernel: where value tiles are whole rows, and registers suffice for both.
+/// Whether one kernel computes a product and its dual: a value tile must hold whole rows, and registers must suffice for both.
 template <class T, int D, class Tiles>
 inline constexpr bool computes_dual = sizeof(T) == 2 && chunk_output_memory<T, D, Tiles, epilogue::store<T>>::value_tiles == 1 &&
                                       global_state_memory<T, D, Tiles, epilogue::store<T>>::value_tiles == 1;
 
-/// Grids follow from the tiles that kernels are compiled for.
+/// The grids of kernels, which depend on the tile sizes that the kernels are compiled for.
 inline grid grid_of_gap_weights(const sequence_plan& s, index_t H) { return {(s.units(mma_rows) * H + 15) / 16, 256}; }
 template <class T, int D, class Tiles>
 grid grid_of_chunk_states(const sequence_plan& s, index_t H, index_t chunk) {
   using memory = chunk_states_memory<T, D, Tiles>;
   return {s.units(chunk) * H * memory::value_tiles, memory::threads, sizeof(memory)};
 }
-/// How many threads a scan has.
+/// The number of threads of a scan.
 template <int D>
 index_t tasks_of_scan(const sequence_plan& s, index_t H, bool global_state) {
   return s.all.count * H * (global_state ? 1 : 2) * (D * D / 8 + D / 8);
