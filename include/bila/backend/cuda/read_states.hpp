@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rows read of states: of the states on their left and right, or of the global state that all keys are in.
+// Products of rows with states: with the states on the left and right of the rows, or with the global state of all keys.
 #pragma once
 
 #include <bila/backend/cuda/carried_state.hpp>
@@ -9,7 +9,7 @@ inline namespace v0_1 {
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// C (16, 16) = A B, or C += A B where it is not the first.
+/// C (16, 16) = A B if `first`, else C += A B.
 template <class T>
 __device__ __forceinline__ void multiply_two(float (&C)[2][4], const typename fragments<T>::a_type& A,
                                              const typename fragments<T>::b_type (&B)[2], bool first) {
@@ -21,7 +21,7 @@ __device__ __forceinline__ void multiply_two(float (&C)[2][4], const typename fr
       fragments<T>::multiply(C[i], A, B[i]);
 }
 
-/// Adds what was read of one state in 16 columns, number m, to the rows: N_i += read_i got_i + (read_i r_i) z. x: dot_operand_i.
+/// Adds a product with one state to 16 columns of the rows, block m: N_i += read_i got_i + (read_i r_i) z. x: dot_operand_i.
 template <class Epilogue, class Rows, class State>
 __device__ __forceinline__ void add_read(const Epilogue& epilogue, Rows& rows, const State& state, int way, int m,
                                          const float (&got)[2][4], const float (&x)[8], const float (&read_unit)[2][2],
@@ -45,7 +45,7 @@ __device__ __forceinline__ void add_read(const Epilogue& epilogue, Rows& rows, c
   }
 }
 
-/// Z_i += read_i q_i z. One product computes both ways: columns 0 and 1 forward, 2 and 3 backward.
+/// Z_i += read_i q_i z for both states in one product. B has z of `left` in columns 0 and 1, z of `right` in columns 2 and 3.
 template <int Ways, class T, int D, int E, state_sum Kind, class Rows>
 __device__ __forceinline__ void read_sums(Rows& rows, const stored_state<T, D, E, Kind>& left,
                                           const stored_state<T, D, E, Kind>& right, const float (&read_unit)[2][2]) {
@@ -68,8 +68,8 @@ __device__ __forceinline__ void read_sums(Rows& rows, const stored_state<T, D, E
   }
 }
 
-/// N_i += read_i (q_i S + r_i z) and, where rows are summed, Z_i += read_i q_i z, for the left and the right state. Ways: 1 if
-/// there is one state only, and no mask.
+/// N_i += read_i (q_i S + r_i z) and, for norms that use the row sum, Z_i += read_i q_i z, for the left and the right state. Ways
+/// is 1 for the global state, which is the only state.
 template <int Ways, class T, int D, int E, state_sum Kind, class Epilogue, class Rows>
 __device__ __forceinline__ void read_states(const Epilogue& epilogue, Rows& rows, const stored_state<T, D, E, Kind>& left,
                                             const stored_state<T, D, E, Kind>& right) {
@@ -81,7 +81,7 @@ __device__ __forceinline__ void read_states(const Epilogue& epilogue, Rows& rows
   const auto state_of = [&](int way) -> const auto& { return way == 0 ? left : right; };
 #pragma unroll
   for (int m = 0; m < E / mma_rows; ++m) {
-    float got[Ways][2][4];  // (16, 16) = q S; the products of the two ways do not wait for each other
+    float got[Ways][2][4];  // (16, 16) = q S per way; the products of two ways are independent
 #pragma unroll
     for (int k = 0; k < D / mma_rows; ++k)
 #pragma unroll
@@ -90,7 +90,7 @@ __device__ __forceinline__ void read_states(const Epilogue& epilogue, Rows& rows
         F::load_block(b, state_of(way).S[k][m]);
         multiply_two<T>(got[way], rows.q(k), b, k == 0);
       }
-    float x[8];  // of dot_operand, with the columns of N
+    float x[8];  // dot_operand in the columns of N
     if constexpr (Rows::is_backward)
       if (wants_dots(epilogue)) F::read_a(x, rows.dot_operand(m));
 #pragma unroll
@@ -99,7 +99,7 @@ __device__ __forceinline__ void read_states(const Epilogue& epilogue, Rows& rows
   if constexpr (Rows::sums_rows) read_sums<Ways>(rows, left, right, read_unit);
 }
 
-/// The dual rows += read_i dot_operand_i S^T.
+/// Adds read_i dot_operand_i S^T to the dual rows, for the left and the right state.
 template <int Ways, class T, int D, int E, state_sum Kind, class Rows>
 __device__ __forceinline__ void read_states_transposed(Rows& rows, const stored_state<T, D, E, Kind>& left,
                                                        const stored_state<T, D, E, Kind>& right) {
