@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recurrent form: token by token, with the state in registers; for streaming, and where memory is short. There is one scan per
-// direction. Of two scans the first stores its partial rows; the second adds them to its own and normalises.
+// The recurrent form: one token at a time, with the state in registers, for streaming and for small workspaces. A scan computes one
+// direction. Where there are two scans, the first stores its rows. The second adds the first scan's rows to its own and normalises.
 #pragma once
 
 #include <bila/backend/cuda/fragment.hpp>
@@ -17,17 +17,17 @@ struct recurrent_scan_call {
   sequences s;
   index_t H;
   operand<T> q, k, v;
-  const double* decays;  // per entry: of the gap by which the state comes to the token
+  const double* decays;  // per entry: decay of the gap that the state crosses to reach the token
   end_state<const float> initial;
   end_state<float> final;
-  float* partial_rows;                 // (tokens, Dv + 1) of each batch row and head, [row, H, L]: the rows of the first scan
-  bool forward, has_partial, is_last;  // is_last: of two scans or the only one; it adds the diagonal and normalises
+  float* partial_rows;                 // N and Z of the first scan, [batch row, H, L, Dv + 1]
+  bool forward, has_partial, is_last;  // is_last: the scan adds the diagonal and normalises
   float diagonal, scale;
   tensor_view<T> y;
   tensor_view<float> row_sum;
 };
 
-/// Writes, in double, the decay of the gap that the state crosses on its way to each token.
+/// Writes, in double, the decay of the gap that the state crosses to reach each token.
 template <class Mask>
 BILA_KERNEL void write_decays(const sequences s, const index_t H, const __grid_constant__ Mask mask, const border_gaps borders,
                               const bool forward, double* const to, const index_t entries) {
@@ -42,7 +42,7 @@ BILA_KERNEL void write_decays(const sequences s, const index_t H, const __grid_c
   }
 }
 
-/// A block of threads has so many columns of a state and its row sums, which are one column more, and so many lanes for a column.
+/// Columns of a state per block of threads, which has one more column for the row sums, and threads per column.
 inline constexpr int recurrent_columns = 32, recurrent_lanes = 8;
 inline constexpr int recurrent_threads = ((recurrent_columns + 1) * recurrent_lanes + 31) / 32 * 32;
 
@@ -57,12 +57,12 @@ struct recurrent_scan_memory {
   double decay[mma_rows];
 };
 
-/// One direction of one sequence and head.
+/// The scan of one direction of one sequence and head.
 ///
-/// A float state multiplied by 1 - 2^-24 at every token drifts, so the decay is kept pending in double and applied to the state
-/// when it falls below one half: the state is pending_decay times what the registers hold. A float sum of a million equal terms
-/// drifts too; so what a few blocks of tokens add is summed up on its own, in `fresh`, and what is lost where it joins the state is
-/// added to the next sum.
+/// A float state that is multiplied by 1 - 2^-24 at every token drifts. So decays are multiplied into pending_decay_, a double, and
+/// the state is pending_decay_ times the numbers in registers. When pending_decay_ falls below one half, it is multiplied into the
+/// registers. A float sum of a million equal terms drifts too. So four blocks of tokens are summed separately, in `fresh_`. The
+/// rounding error of adding `fresh_` to the state becomes the start of the next sum.
 template <class T, int D, class Norm>
 class recurrent_pass {
   using memory = recurrent_scan_memory<D>;
@@ -115,7 +115,7 @@ class recurrent_pass {
   __device__ __forceinline__ bool works() const { return column_ <= columns; }
   __device__ __forceinline__ bool is_sum() const { return column_ == columns; }
   __device__ __forceinline__ bool is_mine() const { return is_sum() || first_column_ + column_ < Dv_; }
-  /// Number j of a lane's features; it has four neighbours at a time.
+  /// The j-th feature of this lane. Four neighbouring features belong to the same lane.
   __device__ __forceinline__ int feature(int j) const { return j / 4 * 4 * parts + part_ * 4 + j % 4; }
   __device__ __forceinline__ float& partial(index_t t, int at) const {
     return c_
@@ -152,7 +152,7 @@ class recurrent_pass {
     }
   }
 
-  /// The diagonal's scores, which all columns share.
+  /// Computes the scores on the diagonal, which all columns share.
   __device__ __forceinline__ void multiply_own(int tokens) const {
     for (int r = static_cast<int>(threadIdx.x) / 32; r < tokens; r += threads / 32) {
       float sum = 0;
@@ -163,8 +163,8 @@ class recurrent_pass {
     }
   }
 
-  /// Token r reads the state, then is added to it. settle: the pending decay is applied at once. That is so where a state enters,
-  /// so that a state of zeros changes no bit.
+  /// Row r reads the state, then token r is added to it. settle: the pending decay is applied at once. The first token settles the
+  /// initial state, so that an initial state of zeros gives the same bits as none.
   __device__ __forceinline__ void add_token(int r, bool settle) {
     pending_decay_ *= shared_.decay[r];
     if (!(pending_decay_ >= 0.5) || settle) apply_pending_decay();
@@ -182,14 +182,14 @@ class recurrent_pass {
       }
     }
     out *= now;
-    const unsigned lanes = 0xffu << (threadIdx.x % 32 / parts * parts);  // of this column: the last warp has but one column
+    const unsigned lanes = 0xffu << (threadIdx.x % 32 / parts * parts);  // of this column: the last warp has one column only
 #pragma unroll
     for (int reach = parts / 2; reach > 0; reach /= 2) out += __shfl_xor_sync(lanes, out, reach, parts);
     if (part_ == 0) shared_.N[r][column_] = out;
   }
 
   __device__ __forceinline__ void apply_pending_decay() {
-    if (pending_decay_ == 0) {  // whatever the state is, infinite or no number
+    if (pending_decay_ == 0) {  // zero even where the state is infinite or NaN
 #pragma unroll
       for (int j = 0; j < per_lane; ++j) S_[j] = fresh_[j] = 0;
     } else {
@@ -200,7 +200,7 @@ class recurrent_pass {
     pending_decay_ = 1;
   }
 
-  /// S += fresh; fresh becomes what that loses.
+  /// S += fresh. The rounding error of this addition becomes the new `fresh`.
   __device__ __forceinline__ void add_fresh() {
 #pragma unroll
     for (int j = 0; j < per_lane; ++j) {
