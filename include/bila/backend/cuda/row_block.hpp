@@ -3,9 +3,9 @@
 //
 //     N_i = sum_j M_ij (q_i . k_j + r_i c_j) v_j,   Z_i = sum_j M_ij (q_i . k_j)    (MATH.md 2.4, 4.3)
 //
-// with r and c in the gradient only. Keys are added in blocks of 16. For a block beside the diagonal the mask is (row factor) x
-// (gaps between the two blocks) x (column factor), each at most one and each the exponential of a running sum, so no exponent is a
-// difference. On the diagonal each element has an exponential of its own.
+// Only the gradient has r and c. Keys are added in blocks of 16. For a block off the diagonal the mask is (row factor) x (decay
+// between the two blocks) x (column factor). Each factor is at most one and the exponential of a running sum, so no exponent is a
+// difference. On the diagonal each element has its own exponential.
 #pragma once
 
 #include <bila/backend/cuda/epilogue.hpp>
@@ -16,7 +16,7 @@ inline namespace v0_1 {
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// The smaller one; a NaN, if one is.
+/// The smaller of x and y, or NaN if one of them is NaN.
 __device__ inline float lesser(float x, float y) {
   float z;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
@@ -24,19 +24,19 @@ __device__ inline float lesser(float x, float y) {
 }
 __device__ inline double lesser(double x, double y) { return y < x || y != y ? y : x; }
 
-/// sum_x of the four lanes that share a row.
+/// The sum of x over the four lanes that share a row.
 __device__ inline float sum_of_row(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/// Where a warp's sixteen rows lie in tensors.
+/// The place of a warp's sixteen rows in tensors.
 struct row_place {
-  index_t row, h, token, entry;  // of the first row: batch row, head, token, entry of the arrays per token
-  int count;                     // rows that there are, at most 16
+  index_t row, h, token, entry;  // batch row, head, token and entry (of arrays per token) of the first row
+  int count;                     // rows that exist, at most 16
 };
 
-/// Sixteen rows of the result, 16 x E. AtOnce: blocks of keys whose products do not wait for each other.
+/// Sixteen rows of the result, (16, E). AtOnce: how many blocks of keys are multiplied independently of each other.
 template <class T, int D, int E, class Epilogue, bool QInRegisters, bool DotOperandInRegisters, int AtOnce>
 struct row_block {
   using F = fragments<T>;
@@ -46,15 +46,16 @@ struct row_block {
   lane_place lane;
   row_operand<T, D, QInRegisters> q;
   row_operand<T, E, DotOperandInRegisters> dot_operand;
-  float read_forward[2] = {1, 1}, read_backward[2] = {1, 1};  // the weights of rows g and g + 8
+  float read_forward[2] = {1, 1}, read_backward[2] = {1, 1};  // of rows g and g + 8
   float row_bias[2] = {1, 1};
-  float N[E / 8][4] = {}, Z[4] = {};             // (16, E) (16, 8), whose columns are all the row sum
+  float N[E / 8][4] = {}, Z[4] = {};             // (16, E); (16, 8), each column is the row sum
   float dual_rows[is_dual ? D / 8 : 1][4] = {};  // (16, D)
-  sum left = 0, right = 0;                       // gaps between the rows and the next block to be added on this side
-  float dots[2][3] = {};  // of row g + 8 half: dot_operand . N from the left, from the right, from the right state
+  sum left = 0, right = 0;                       // log decay between the rows and the next block of keys on this side
+  float dots[2][3] = {};  // of row g + 8 half: dot_operand . N from left keys and state, right keys, right state
 
-  /// Adds the first `count` keys of a tile. `own` is the number of the rows' block in it; a negative one, or one past the last,
-  /// says that the tile lies to the rows' right or left. Tiles on either side have to come in order, from the diagonal on.
+  /// Adds the first `count` keys of a tile. `own` is the index of the rows' block in the tile. A negative index means that the tile
+  /// is to the right of the rows, an index >= blocks that it is to the left. On each side, the tile next to the diagonal comes
+  /// first.
   template <bool Weighted, class Tile>
   __device__ __forceinline__ void add_keys(const product_call<T>& c, const Epilogue& epilogue, const Tile& here, int own,
                                            int count) {
@@ -98,7 +99,7 @@ struct row_block {
     }
   }
 
-  /// Writes the rows, columns from first_column on, and, where to_dots is given, their dot products.
+  /// Writes the rows, columns from first_column on, and the rows' dot products where to_dots is not null.
   __device__ __forceinline__ void store(const Epilogue& epilogue, const row_place& at, int first_column, float* to_dots) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -116,7 +117,7 @@ struct row_block {
     write(epilogue.dual_rows, dual_rows, at, 0);
   }
 
-  /// The factors of what rows read of the states on their left and right, by half of the rows and side: of S, and of z with r_i.
+  /// The factors of S, and of z with r_i, in the rows' sums. Indices: half of the rows, side of the state (left, right).
   __device__ __forceinline__ void weigh_states(float (&of_S)[2][2], float (&of_z)[2][2], bool biased, float left_scale,
                                                float right_scale) const {
 #pragma unroll
@@ -131,7 +132,7 @@ struct row_block {
   }
 
  private:
-  /// The decay between the rows' block and each block of a tile; `left` and `right` then reach past the tile.
+  /// The decay between the rows' block and each block of a tile. `left` and `right` become the log decays past the tile.
   template <class Tile>
   __device__ __forceinline__ void decay_between(const Tile& here, int own, float (&between)[Tile::blocks]) {
 #pragma unroll
@@ -148,7 +149,7 @@ struct row_block {
       }
   }
 
-  /// A (16, 16 Count) = a k^T for blocks of keys; their products do not wait for each other.
+  /// A (16, 16 Count) = a k^T for Count blocks of keys, whose products are independent of each other.
   template <int Stride, int Depth, int Count, class Left>
   __device__ __forceinline__ static void multiply_keys(const Left& a, const T* k, float (&A)[Count][8]) {
     float s[Count][2][4];
@@ -179,7 +180,7 @@ struct row_block {
   __device__ __forceinline__ void add_bias(const backward_terms<T>& terms, const Tile& here, int j, float (&A)[8]) const {
     if (!terms.biased) return;
 #pragma unroll
-    for (int e = 0; e < 8; e += 4) {  // of two columns
+    for (int e = 0; e < 8; e += 4) {  // e: two columns, for each half of the rows
       float2 of_key{1, 1};
       if (terms.column_bias != nullptr)
         of_key = *reinterpret_cast<const float2*>(here.bias + j * mma_rows + 2 * lane.t + e / 4 * 8);
@@ -213,7 +214,7 @@ struct row_block {
       for (int e = 0; e < 8; ++e) A[e] = 0;
   }
 
-  /// The same for the block on the diagonal.
+  /// A_ij *= M_ij for the block on the diagonal.
   template <class Tile>
   __device__ __forceinline__ void mask_diagonal(const product_call<T>& c, const Tile& here, int j, bool weighted,
                                                 float (&A)[8]) const {
@@ -224,7 +225,7 @@ struct row_block {
 #pragma unroll
       for (int i = 0; i < 4; ++i) of_keys[i] = here.sums[j * mma_rows + 2 * lane.t + i % 2 + i / 2 * 8];
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {  // of the two differences one is positive: that of the direction that leads away
+      for (int e = 0; e < 8; ++e) {  // the exponent of the direction from key to row is the one that is <= 0
         const both_ways<sum>&u = of_rows[e / 2 % 2], &w = of_keys[e / 4 * 2 + e % 2];
         A[e] *= fast_exp(lesser(u.forward - w.forward, w.backward - u.backward));
       }
@@ -232,7 +233,7 @@ struct row_block {
     if (c.diagonal != 1 || !c.left || !c.right)
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
-        const int x = lane.g + e / 2 % 2 * 8, y = 2 * lane.t + e % 2 + e / 4 * 8;  // row and key
+        const int x = lane.g + e / 2 % 2 * 8, y = 2 * lane.t + e % 2 + e / 4 * 8;  // index of the row, of the key
         if (x == y)
           A[e] *= c.diagonal;
         else if (!(x > y ? c.left : c.right))
@@ -240,7 +241,7 @@ struct row_block {
       }
   }
 
-  /// dots_i += sum_j A_ij P_ij for blocks of keys from number `first` on, by the side on which key j is.
+  /// dots_i += sum_j A_ij P_ij for blocks of keys from block `first` on, separately for keys to the left and to the right.
   template <int Count>
   __device__ __forceinline__ void add_dots(int own, int first, const float (&A)[Count][8], const float (&P)[Count][8]) {
 #pragma unroll
@@ -265,7 +266,7 @@ struct row_block {
     }
   }
 
-  /// N_i becomes y_i for the rows of one half, and the row sum is written.
+  /// Divides the rows of one half by their norm, N_i to y_i, and writes the row sum.
   __device__ __forceinline__ void normalise_row(const Epilogue& epilogue, const row_place& at, int half, int first_column) {
     const auto r = epilogue.norm(Z[2 * half], epilogue.scale);
     const float size = fabsf(r.divisor), step = size < 1e-30f ? 0x1p64f : size > 1e30f ? 0x1p-64f : 1.0f;
@@ -277,7 +278,7 @@ struct row_block {
         for (int e = 0; e < 2; ++e) N[n][2 * half + e] *= by;
     };
     scale_row(out);
-    if (step != 1) scale_row(step);  // the quotient of factor and divisor is no normal number
+    if (step != 1) scale_row(step);  // in two steps, because factor / divisor may overflow or underflow
     if (const int i = lane.g + 8 * half; epilogue.row_sum.data != nullptr && first_column == 0 && lane.t == 0 && i < at.count)
       epilogue.row_sum(at.row, at.h, at.token + i, 0) = Z[2 * half];
   }
