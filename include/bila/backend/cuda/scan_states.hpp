@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scan over the chunks of a sequence: from each chunk's own sum to the states that enter the chunks, and to the final states.
+// The scan over the chunks of a sequence. From the sum over each chunk's own tokens it computes the state that enters each chunk,
+// and the final states (MATH.md 2.4).
 //
-//     forward:   H_n+1 = total_n H_n + (sum of chunk n),   backward: the same from the other end (MATH.md 2.4)
+//     forward:   H_n+1 = total_n H_n + (sum of chunk n)
+//     backward:  the same, from the last chunk to the first
 //
-// The scan runs in float. It sums up a few chunks on their own, and adds what is lost where they join the rest to the next ones.
+// The scan runs in float. It sums up a few chunks separately. The rounding error of adding this sum to the state is added to the
+// next sum.
 #pragma once
 
 #include <bila/backend/cuda/states.hpp>
@@ -13,7 +16,7 @@ inline namespace v0_1 {
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// A state at a sequence's end, [n, H, Dk, Dv] and [n, H, Dk, 1]; without data it is not given.
+/// A state at a sequence's end: S [n, H, Dk, Dv] and z [n, H, Dk, 1]. No data: not given.
 template <class Real>
 struct end_state {
   tensor_view<Real> S, z;
@@ -26,21 +29,21 @@ struct scan_call {
   state_table<T> states;
   end_state<const float> initial[2];  // forward, backward
   end_state<float> final[2];
-  bool global_state;  // no gaps: only the sum over all chunks is wanted, in place of the first one's forward state
+  bool global_state;  // no gaps: the scan writes the sum over all chunks, as the first chunk's forward state
 };
 
-/// The product of two decays, each the sum of two floats.
+/// The product of two decays. Each decay is the sum of two floats.
 __device__ inline float2 multiply_decays(float2 a, float2 b) {
   const float high = a.x * b.x;
   return {high, fmaf(a.x, b.x, -high) + (a.x * b.y + a.y * b.x)};
 }
 
-/// How many chunks the scan reads at once, and sums up on their own.
+/// Chunks that the scan reads at once and sums up separately.
 template <class T>
 inline constexpr index_t chunks_at_once = sizeof(T) == 2 ? 8 : 4;
 
-/// The scan of one thread: 8 numbers of S or of z of one head, in one direction. A chunk's own sum gives its place to the state
-/// that enters the chunk. X: the type of the numbers.
+/// The scan of one thread: 8 numbers of S or z, of one head, in one direction. In memory, the state that enters a chunk replaces
+/// the sum over the chunk. X: the type of the numbers.
 template <class T, int D, bool Long, class X>
 class thread_scan {
   static constexpr index_t prefetch = chunks_at_once<T>;
@@ -70,7 +73,7 @@ class thread_scan {
   }
 
  private:
-  /// The number, in the table of states, of the m-th chunk in this direction.
+  /// The index, in the table of states, of the m-th chunk in this direction.
   __device__ __forceinline__ index_t at(index_t m) const { return 2 * (first_chunk_ + (way_ == 0 ? m : chunks_ - 1 - m)) + way_; }
 
   __device__ __forceinline__ eight<X>* place(index_t number) const {
@@ -104,12 +107,12 @@ class thread_scan {
     if (is_S_ && first_ == 0) call_.states.unit[number] = unit;
   }
 
-  /// Chunks from m on, as many as are read at once.
+  /// Scans up to `prefetch` chunks, from chunk m on.
   __device__ __forceinline__ void scan_some(index_t m) {
     eight<X> sums[prefetch];
     float weights[prefetch];
     float2 totals[prefetch], decay{1, 0};
-    float start[8], fresh[8] = {};  // the state before these chunks, and what they add to it
+    float start[8], fresh[8] = {};  // the state before these chunks, and the sum over them
 #pragma unroll
     for (int e = 0; e < 8; ++e) start[e] = state_[e];
 #pragma unroll
@@ -150,11 +153,11 @@ class thread_scan {
   const int way_, first_;
   const bool is_S_;
   const index_t first_chunk_, chunks_;
-  float state_[8] = {}, lost_[8] = {};  // what is lost where the sums of some chunks joined the state
-  float weight_ = 0;                    // the sum of the state's weights
+  float state_[8] = {}, lost_[8] = {};  // the state; the rounding errors of additions to it
+  float weight_ = 0;                    // sum of the state's weights
 };
 
-/// Long: a sequence may have more than chunks_at_once chunks. A sequence with fewer has the same bits either way.
+/// Long: a sequence may have more than chunks_at_once chunks. For a shorter sequence both kernels compute the same bits.
 template <class T, int D, bool Long>
 BILA_KERNEL void __launch_bounds__(128) scan_states(const __grid_constant__ scan_call<T> call, const index_t tasks) {
   constexpr int of_S = D * D / 8, per_way = of_S + D / 8;
