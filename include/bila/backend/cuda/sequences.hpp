@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the tokens of each sequence (a batch row or a packed segment) lie, and how pieces of work over them are numbered.
+// The place of each sequence's tokens (a batch row or a packed segment), and the numbering of pieces of work.
 #pragma once
 
 #include <bila/backend/cuda/launch.hpp>
@@ -10,27 +10,27 @@ inline namespace v0_1 {
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-inline constexpr int mma_rows = 16;  // the rows of a matrix instruction; tokens and gates are processed in blocks of as many
+inline constexpr int mma_rows = 16;  // rows of a matrix instruction; a block of tokens has as many
 
-/// a / b. A division of 64 bits takes as long as a hundred other instructions, so it is only done where 32 bits are too few.
+/// a / b. A 64-bit division takes as long as a hundred other instructions, so 32 bits are used where they suffice.
 __device__ inline index_t divide(index_t a, index_t b) {
   if (((a | b) >> 32) == 0) return static_cast<index_t>(static_cast<unsigned>(a) / static_cast<unsigned>(b));
   return a / b;
 }
 
-/// The smaller one of `left`, the tokens that are left, and `most`.
+/// The smaller of `left`, the number of remaining tokens, and `most`.
 __device__ inline int up_to(index_t left, int most) { return left < most ? static_cast<int>(left) : most; }
 
-/// A piece of work.
+/// A piece of work: some neighbouring tokens of one head of one sequence.
 struct place {
-  index_t n, h, unit;  // sequence, head, number of the piece among those of the head
+  index_t n, h, unit;  // sequence, head, index of the piece in the head
 };
 
 /// The sequences of a call. Pieces of `size` tokens have consecutive numbers, sequence by sequence and head by head. Where lengths
 /// differ, sequence n has the numbers [first_unit(n) H, first_unit(n + 1) H), and the last piece of a head may have no tokens.
 struct sequences {
-  const index_t* table;  // per sequence, and once at the end: first token, tokens, blocks before it. Null: all have L tokens
-  index_t count, L;      // sequences; tokens of a batch row
+  const index_t* table;  // per sequence, and one more: first token, tokens, blocks of earlier sequences; null: all have L tokens
+  index_t count, L;      // number of sequences; tokens of a batch row
   bool packed;           // whether all sequences lie in one batch row
 
   __device__ index_t row(index_t n) const { return packed ? 0 : n; }
@@ -68,7 +68,7 @@ struct sequences {
   __device__ index_t first_entry(index_t n, index_t h, index_t H) const { return number({n, h, 0}, H, mma_rows) * mma_rows; }
 };
 
-/// A piece of the table. It travels in the kernel's parameters, so that a CUDA graph keeps it.
+/// A piece of the table. It is a kernel parameter, so a CUDA graph stores the numbers.
 struct table_piece {
   static constexpr int size = 480;
   index_t first, count, numbers[size];
@@ -79,7 +79,7 @@ BILA_KERNEL void write_table(index_t* table, const __grid_constant__ table_piece
   for (index_t i = threadIdx.x; i < piece.count; i += blockDim.x) table[piece.first + i] = piece.numbers[i];
 }
 
-/// Writes the table of packed or ragged sequences to the device.
+/// Writes the table of packed or ragged sequences to device memory.
 inline void send_table(launcher& launch, const sequences& to, index_t* table, const segments& pieces) {
   table_piece piece{0, 0, {}};
   index_t blocks_before = 0;
