@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole states moved between shared and device memory, and the products of two of them.
+// Copies of whole states between shared and device memory, and inner products of two states.
 #pragma once
 
 #include <bila/backend/cuda/states.hpp>
@@ -9,9 +9,9 @@ inline namespace v0_1 {
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// <S, S'> + <z, z'> of a state in device memory and one at hand. Each warp copies its part of the first to shared memory some work
-/// before it reads it there. No other warp reads that part, so warps need not wait for each other. The part is what the warp stores
-/// of a carried state, whose place may serve as scratch.
+/// <S, S'> + <z, z'> of a state in device memory and a state in shared memory. `start` copies the first state to scratch memory,
+/// and `end` multiplies. Each warp copies and reads its own part only, so warps need no barrier. A warp's part is the one that
+/// carried_state::store writes, so the place of a carried state may serve as scratch memory.
 template <int Warps, class T, int D, int E>
 class state_product {
   using state = stored_state<T, D, E, state_sum::of_values>;
@@ -32,7 +32,7 @@ class state_product {
     if (threadIdx.x < E) z_ = from.z[0][threadIdx.x];
   }
 
-  /// The warp's part, in all lanes; biased: with z.
+  /// This warp's part of the inner product, in all lanes. biased: z is included.
   __device__ __forceinline__ float end(const state& scratch, const state& with, bool biased) const {
     wait_for_copies<0>();
     float sum = 0;
@@ -58,11 +58,11 @@ class state_product {
     return x.S[first_ + n][column_] + threadIdx.x % 32 * 8;
   }
 
-  int column_, first_;  // blocks of 16 columns, of 16 features
+  int column_, first_;  // indices of this warp's block of 16 columns, of its first block of 16 features
   float scale_, z_;
 };
 
-/// Copies a struct to shared memory while the warps go on.
+/// Starts to copy a struct to shared memory.
 template <int Threads, class X>
 __device__ void copy_struct(X& to, const X& from) {
   static_assert(sizeof(X) % 16 == 0);
