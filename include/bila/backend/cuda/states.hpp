@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sums of chunks: each chunk's own keys and values, from which scan_states computes the states that enter the chunks.
+// The sum over each chunk's own keys and values. From these sums scan_states computes the states that enter chunks.
 //
 //     S = sum_j write_j k_j v_j^T,   z = sum_j write_j c_j k_j    (MATH.md 2.4)
 //
-// S is stored in the tensors' type, divided by a power of two >= the sum of its weights; z stays float.
+// S is stored in the tensors' type. In f16 it is divided by a power of two >= the sum of its weights. z is float.
 #pragma once
 
 #include <bila/backend/cuda/carried_state.hpp>
@@ -19,9 +19,9 @@ struct chunk_states_call {
   index_t H, chunk;
   operand<T> k, v;
   gap_table<exponent<T>> gaps;
-  const float* c;  // per entry; null: ones
+  const float* c;  // c_j per entry; null: ones
   state_table<T> to;
-  bool forward_only;  // whether forward sums alone are wanted
+  bool forward_only;  // whether only forward sums are wanted
 };
 
 template <class T, int D, class Tiles>
@@ -32,7 +32,7 @@ struct chunk_states_memory {
   alignas(16) key_tile<T, D, value_tile, Tile.kv_tile> tiles[Tile.stages];
   chunk_task<T> task;
 
-  /// Starts to copy the tile of a step, if there is one.
+  /// Starts to copy the tile of a step, if the step exists.
   __device__ __forceinline__ void load(const chunk_states_call<T>& call, int step, int steps) {
     if (step < steps) {
       const index_t from = static_cast<index_t>(step) * Tile.kv_tile;
@@ -45,7 +45,7 @@ struct chunk_states_memory {
   }
 };
 
-/// A block of threads sums up a value tile of one chunk, in both directions at once.
+/// A block of threads computes a value tile of one chunk's sums, in both directions at once.
 template <class T, int D, class Tiles>
 BILA_KERNEL void __launch_bounds__(chunk_states_memory<T, D, Tiles>::threads, chunk_states_memory<T, D, Tiles>::Tile.per_sm)
     chunk_states(const __grid_constant__ chunk_states_call<T> call, const index_t tasks) {
@@ -87,7 +87,7 @@ BILA_KERNEL void __launch_bounds__(chunk_states_memory<T, D, Tiles>::threads, ch
   }
 }
 
-/// Eight numbers, which are read and written 16 bytes at a time.
+/// Eight numbers, read and written 16 bytes at a time.
 template <class T>
 struct eight {
   uint4 x[sizeof(T) / 2];
