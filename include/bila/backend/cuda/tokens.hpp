@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loading tokens to shared memory and storing rows from registers: 16 bytes at once where their layout allows it, else number by
-// number.
+// Loads of tokens to shared memory and stores of rows from registers: 16 bytes at a time where the layout allows, else single
+// numbers.
 #pragma once
 
 #include <bila/backend/cuda/fragment.hpp>
@@ -10,14 +10,14 @@ inline namespace v0_1 {
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// Starts to copy 16 bytes to shared memory, or to write zeros there. `from` has to be a valid address in both cases.
+/// Starts to copy 16 bytes to shared memory, or to write 16 zero bytes there. `from` must be a valid address in both cases.
 __device__ inline void copy_async(void* to, const void* from, bool there = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0));
 }
 __device__ inline void copy_whole_async(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from));
 }
-/// Starts to copy one number of 8 or 16 bytes.
+/// Starts to copy one element of 8 or 16 bytes, or to write zeros.
 template <class X>
 __device__ void copy_one_async(X* to, const X* from, bool there) {
   static_assert(sizeof(X) == 8 || sizeof(X) == 16);
@@ -30,19 +30,19 @@ __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Open));
 }
 
-/// An input tensor, and how many heads of the output read each of its heads.
+/// An input tensor. `share` heads of the output read the same head of the tensor.
 template <class T>
 struct operand {
   tensor_view<const T> x;
   index_t share;
-  bool fast;  // rows that can be copied 16 bytes at once
+  bool fast;  // whether rows can be copied 16 bytes at a time
 
   __device__ rows<const T> tokens(index_t row, index_t h, index_t first, index_t count) const {
     return head_rows(x, row, share == 1 ? h : divide(h, share), first, count > 0 ? count : 0);
   }
 };
 
-/// The part of load_tokens that few calls need. It is not inlined, so that it takes no registers from the others.
+/// The slow paths of load_tokens. They are not inlined, so they take no registers from the fast path.
 template <int Rows, int D, int Stride, int Threads, class T>
 __device__ __noinline__ void load_tokens_one_by_one(T* to, const rows<const T> from) {
   for (int i = static_cast<int>(threadIdx.x); i < Rows * D; i += Threads) {
@@ -60,12 +60,12 @@ __device__ __noinline__ void load_some_tokens(T* to, const rows<const T> from) {
   }
 }
 
-/// Copies tokens to shared memory as Rows of D numbers, `Stride` apart. Numbers that the tensor does not have become zero.
+/// Copies tokens to shared memory as Rows rows of D numbers, `Stride` numbers apart. Numbers outside the tensor become zero.
 template <int Rows, int D, int Stride, int Threads, class T>
 __device__ void load_tokens(T* to, const rows<const T>& from, bool fast) {
   constexpr int vector = 16 / static_cast<int>(sizeof(T)), per_row = D / vector;
   constexpr int step =
-      Threads % per_row == 0 ? Threads / per_row : 1;  // rows between two copies of a thread, which stays in its column
+      Threads % per_row == 0 ? Threads / per_row : 1;  // rows between two copies of a thread, which all have the same column
   if constexpr (Threads % per_row == 0 && Rows % step == 0)
     if (fast && from.count >= Rows && from.width == D) {
       const int first = static_cast<int>(threadIdx.x) / per_row, d = static_cast<int>(threadIdx.x) % per_row * vector;
@@ -81,12 +81,12 @@ __device__ void load_tokens(T* to, const rows<const T>& from, bool fast) {
     load_tokens_one_by_one<Rows, D, Stride, Threads>(to, from);
 }
 
-/// Writes a warp's rows, up to sixteen, from C fragments.
+/// Writes up to sixteen rows of a warp from C fragments.
 template <int E, class T>
 __device__ __forceinline__ void store_rows(const rows<T>& to, const float (&N)[E / 8][4], bool fast) {
   const lane_place at;
   if constexpr (sizeof(T) == 2 && E % 32 == 0)
-    if (fast) {  // four lanes exchange numbers, so that each writes eight neighbours
+    if (fast) {  // four lanes exchange numbers, so each lane writes eight neighbouring numbers
 #pragma unroll
       for (int first = 0; first < E; first += 32)
 #pragma unroll
@@ -119,7 +119,7 @@ __device__ __forceinline__ void store_rows(const rows<T>& to, const float (&N)[E
     }
 }
 
-/// Starts to copy n numbers, whole multiples of 16 bytes. From number `there` on they become zero.
+/// Starts to copy n numbers, a multiple of 16 bytes. Numbers from index `there` on become zero.
 template <int Threads, class T>
 __device__ void load_numbers(T* to, const T* from, int n, int there) {
   constexpr int vector = 16 / static_cast<int>(sizeof(T));
