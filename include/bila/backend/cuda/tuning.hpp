@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tile choices, as data. Those of 16-bit tensors at D = 64 were measured on an H200 (bench/cuda/NOTES.md), the others are chosen to
-// fit shared memory. Another type with the same members can be given to attend and gradient in its place.
+// Tile sizes, as data. The sizes for 16-bit tensors at D = 64 were measured on an H200 (bench/cuda/NOTES.md). The other sizes are
+// chosen to fit shared memory. Callers of attend and gradient may give another type with the same members in place of `tuned`.
 #pragma once
 
 #include <bila/backend/cuda/launch.hpp>
@@ -9,26 +9,26 @@ namespace bila {
 inline namespace v0_1 {
 namespace cuda {
 
-/// What a kernel gives: y, a gradient, or that by k and that by v at once.
+/// The result of a kernel: y, one gradient, or the gradients of k and v at once.
 enum class result { forward, gradient, two_gradients };
 
-/// Of full attention. Each warp has 16 rows. kv_tile: keys in shared memory at a time, a multiple of the rows; stages: tiles in
-/// flight; per_sm: blocks of threads that have to fit a multiprocessor.
+/// Tile sizes of full_attention, where each warp has 16 rows. kv_tile: keys in shared memory at a time, a multiple of the block's
+/// rows. stages: tiles in shared memory at once. per_sm: blocks of threads that must fit on a multiprocessor.
 struct attention_tile {
   int warps, kv_tile, stages, per_sm;
 };
 
-/// Tile sizes of the kernels with a state. kv_tile: tokens in shared memory at a time, a warp for 16 of them; value_tile: columns
-/// of the state that a block of threads holds.
+/// Tile sizes of the kernels that use states. kv_tile: tokens in shared memory at a time, 16 for each warp. value_tile: columns of
+/// the state per block of threads.
 struct state_tile {
   int kv_tile, stages, per_sm, value_tile;
 };
 
 struct tuned {
-  /// Kernels are compiled for head sizes rounded up to 32, 64, 128 and 256, those of them that lie between these.
+  /// Kernels are compiled for the powers of two from `narrowest` to `widest`. A head size is rounded up to one of these.
   static constexpr int narrowest = 32, widest = 256;
 
-  /// For head sizes rounded up to D, of numbers of so many bytes.
+  /// D: the rounded head size. bytes: the size of a number.
   static constexpr attention_tile full_attention(int bytes, int D, result what) {
     if (bytes == 4)
       return D <= 64 ? attention_tile{4, 64, 1, 1} : D == 128 ? attention_tile{2, 32, 1, 1} : attention_tile{1, 16, 1, 1};
@@ -56,8 +56,8 @@ struct tuned {
                       : state_tile{64, 1, 1, 32};
   }
 
-  /// `automatic` takes the full form for fewer tokens than shortest_linear, or, where the global state serves,
-  /// shortest_global_state. It takes chunks of `chunk` tokens, and so does `chunkwise{}`.
+  /// `automatic` uses the full form for sequences of fewer than shortest_linear tokens (shortest_global_state, if the global state
+  /// serves). `automatic` and `chunkwise{}` use chunks of `chunk` tokens.
   static constexpr index_t shortest_linear = 320, shortest_global_state = 128, chunk = 2048;
 };
 
