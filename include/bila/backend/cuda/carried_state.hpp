@@ -5,11 +5,9 @@
 //     backward:  the same, from the last tile to the first
 //
 // Registers hold S transposed: E columns of S, each of D features. So the C fragments of one product are an operand of the next
-// product,
-// and no lane sends a number to another. As an operand a state is rounded to the tensors' type. In f16 a state is divided by a
-// power of
-// two >= the sum of its weights: the quotient is at most a weighted average of k_j v_j^T, and does not grow with the number of
-// tokens.
+// product, and no lane sends a number to another. As an operand a state is rounded to the tensors' type. In f16 a state is divided
+// by a power of two >= the sum of its weights: the quotient is at most a weighted average of k_j v_j^T, and does not grow with the
+// number of tokens.
 #pragma once
 
 #include <bila/backend/cuda/row_block.hpp>

@@ -29,7 +29,7 @@ template <class T>
 struct chunk_gradient_call : chunk_output_call<T> {
   std::byte* left_states;                         // null: not stored
   const std::byte *forward_right, *forward_left;  // the right and left states that the pass for q stored
-  float* cross_tile_terms;  // per tile and direction: a part for each value tile and warp; null: not wanted
+  float* cross_tile_terms;                        // per tile and direction: a part for each value tile and warp; null: not wanted
 };
 
 template <class T, class Epilogue>

@@ -116,7 +116,7 @@ __device__ void weigh_block(const gap_table<Exponent>& to, index_t number, bool 
   constexpr Exponent cut = std::is_same_v<Exponent, double> ? -800 : -110;
   const int lane = static_cast<int>(threadIdx.x) % mma_rows;
   const Exponent backward_here = __shfl_up_sync(0xffffffffu, backward, 1, mma_rows);
-  const Exponent f = lane == 0 ? Exponent(0) : forward, b = lane == 0 ? Exponent(0) : backward_here;  // inside the block
+  const Exponent f = lane == 0 ? Exponent(0) : forward, b = lane == 0 ? Exponent(0) : backward_here;  // gaps in the block
   const Exponent from_before = sum_up_to(forward, lane), from_here = sum_from(f, lane);
   const Exponent to_the_end = __shfl_down_sync(0xffffffffu, from_here, 1, mma_rows);
   const Exponent from_after = sum_from(backward, lane), to_the_start = sum_up_to(b, lane);

@@ -120,7 +120,8 @@ struct gradient_run {
     sum_up({s, H, chunk, q, dN, swapped, plan.dZ.in(workspace), adjoints, global});
     const scan_call<T> scan{s, H, chunk, states, {end_of<Norm>(in.initial_forward), end_of<Norm>(in.initial_backward)}, {}, global};
     launch_scan<D>(launch, plan.scan_states, scan, plan.scan_tasks, plan.rows.longest);
-    // The adjoint of the backward state runs forward: it starts before the first token, where the final backward state is read.
+    // The adjoint of the backward state runs forward: it starts at the first token, with the gradient of the final backward
+    // state.
     const scan_call<T> adjoint_scan{s,
                                     H,
                                     chunk,

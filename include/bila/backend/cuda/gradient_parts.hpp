@@ -42,14 +42,14 @@ struct norm_call {
   bool fast;
   tensor_view<const float> row_sum;
   float scale;
-  tensor_view<T> dN;  // [rows, H, L, Dv]
+  tensor_view<T> dN;  // [batch row, H, L, Dv]
   float* dZ;          // per entry
   float* scales;      // per entry: the token's term of the scale's gradient; null: not wanted
   float* numerators;  // per entry: dN_i / dy_i; null: not wanted
 };
 
-/// x, clamped to the range of T. Where a row sum is almost zero the slope exceeds f16. If dN were infinite, its product with a zero
-/// weight would be NaN.
+/// x, clamped to the range of T. Where a row sum is almost zero the slope exceeds the range of f16. If dN were infinite, its
+/// product with a zero weight would be NaN.
 template <class T>
 __device__ float clamp_to(float x) {
   if constexpr (std::is_same_v<T, f16>) return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
@@ -329,8 +329,8 @@ BILA_KERNEL void sum_gap_gradients(const sequences s, const index_t H, const __g
   }
 }
 
-/// Adds up the parts of a mask's head over all sequences, and writes the gradient of the head's parameter. A block of threads has a
-/// head.
+/// Adds up the parts of a mask's head over all sequences, and writes the gradient of the head's parameter. There is one block of
+/// threads per head.
 template <class Mask>
 BILA_KERNEL void write_head_gradients(const sequences s, const index_t H, const __grid_constant__ Mask mask,
                                       const double* const sums, const tensor_view<float> log_decay) {

@@ -20,7 +20,7 @@ struct gradient_plan {
   index_t entries = 0, width = 0;  // numbers in an array per token; head size that kernels are compiled for
   bool weighted = false, has_chunk_states = false;
   bool of_gaps = false;                   // whether gradients of gaps are asked for
-  stored_plan stored{};                   // the gradients of gaps are summed within each of its tiles
+  stored_plan stored{};                   // stored states; gradients of gaps are sums over one tile
   index_t tiles = 0, parts_per_tile = 0;  // tiles of all heads; cross-tile terms per tile and direction
 
   // Arrays in the workspace. Adjoints are states of dN and dZ in place of v and ones.

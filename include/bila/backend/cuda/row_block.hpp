@@ -46,7 +46,7 @@ struct row_block {
   lane_place lane;
   row_operand<T, D, QInRegisters> q;
   row_operand<T, E, DotOperandInRegisters> dot_operand;
-  float read_forward[2] = {1, 1}, read_backward[2] = {1, 1};  // of rows g and g + 8
+  float read_forward[2] = {1, 1}, read_backward[2] = {1, 1};  // gap weights of rows g and g + 8
   float row_bias[2] = {1, 1};
   float N[E / 8][4] = {}, Z[4] = {};             // (16, E); (16, 8), each column is the row sum
   float dual_rows[is_dual ? D / 8 : 1][4] = {};  // (16, D)

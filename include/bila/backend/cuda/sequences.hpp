@@ -29,7 +29,7 @@ struct place {
 /// The sequences of a call. Pieces of `size` tokens have consecutive numbers, sequence by sequence and head by head. Where lengths
 /// differ, sequence n has the numbers [first_unit(n) H, first_unit(n + 1) H), and the last piece of a head may have no tokens.
 struct sequences {
-  const index_t* table;  // per sequence, and one more: first token, tokens, blocks of earlier sequences; null: all have L tokens
+  const index_t* table;  // per sequence and once at the end: first token, tokens, earlier blocks; null: all have L tokens
   index_t count, L;      // number of sequences; tokens of a batch row
   bool packed;           // whether all sequences lie in one batch row
 
