@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// attend on a GPU: what can be wrong with a call, its plan, and the launches that the plan asks for.
+// attend on a GPU: the checks of a call, its plan, and the launches of its kernels.
 #pragma once
 
 #include <bila/backend/cuda/launch_kernels.hpp>
@@ -40,7 +40,7 @@ inline error_message check_workspace(const on& backend, std::size_t needed) {
                  " bytes, this call needs ", needed);
 }
 
-/// All that can be wrong with a call, but for the numbers in its tensors, which are the device's.
+/// Checks everything about a call except the numbers in its tensors, which only the device can read.
 template <class Tiles, class Form, class Mask, class Norm, class T>
 error_message check_call(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
   const bila::detail::state_rules rules{form::engine_of<Form, form::memory_of<Mask>>::carries_states, gapped<Mask>,
@@ -64,27 +64,27 @@ error_message check_call(const Form& form, const Mask& mask, const Norm& norm, c
   return wrong.empty() ? check_sizes<Tiles, Form>(size) : wrong;
 }
 
-/// What attend will do.
+/// What attend will do, worked out on the host.
 template <class T>
 struct attend_plan {
   geometry size;
   bool nothing = false;  // whether there is nothing to compute
   choice chosen{};
-  sequence_plan rows, keys;       // the same but for cross attention
-  bool weighted = false;          // whether gaps are weighed
-  bool has_chunk_states = false;  // whether chunks are summed up beforehand
+  sequence_plan rows, keys;       // sequences of the queries, of the keys; they differ in cross attention only
+  bool weighted = false;          // whether gap weights are computed
+  bool has_chunk_states = false;  // whether chunk_states and scan_states run before the rows are written
 
   // Arrays in the workspace.
-  region<float> partial_rows, initial_z[2];  // of recurrent scans; z is copied where a final z may overwrite it
+  region<float> partial_rows, initial_z[2];  // rows of the first recurrent scan; copies of z, which a final z may overwrite
   region<double> decays;
   gap_plan<T> gaps;
   state_plan<T> states;
   region<std::byte> right_states;
-  region<T> result;       // that is added to y
-  std::size_t bytes = 0;  // of workspace that the caller must bring
+  region<T> result;       // the result, before it is added to y
+  std::size_t bytes = 0;  // size of the workspace that the caller must bring
 
-  // Kernels.
-  grid gap_weights, chunk_states, scan_states, output;  // output: recurrent_scan, chunk_output, read_global_state or full_attention
+  // Grids of the kernels. output: recurrent_scan, chunk_output, read_global_state or full_attention.
+  grid gap_weights, chunk_states, scan_states, output;
   index_t scan_tasks = 0;
 };
 
@@ -130,7 +130,7 @@ attend_plan<T> plan_attend(const Form& form, const Mask&, const Norm&, const inp
   if (size.Lk != size.L) plan.keys.all.L = plan.keys.longest = size.Lk;
   const demand of = demand_of<Mask>(in, size, plan.rows.longest, has_states(in, out), false);
   plan.chosen = choose<Tiles>(form, of);
-  if (size.Lk != size.L && size.Lk == 0) plan.chosen = {algorithm::full, 0};  // no keys, no state
+  if (size.Lk != size.L && size.Lk == 0) plan.chosen = {algorithm::full, 0};  // no keys, so no state
   plan.weighted = Mask::gaps != gap::none || borders_of(in).given() || plan.chosen.algorithm == algorithm::chunkwise;
   plan.has_chunk_states = needs_chunk_states(plan.chosen, of);
   if (plan.chosen.algorithm == algorithm::recurrent)
@@ -142,7 +142,7 @@ attend_plan<T> plan_attend(const Form& form, const Mask&, const Norm&, const inp
   return plan;
 }
 
-/// One direction of the recurrent form.
+/// Launches the scan of one direction of the recurrent form.
 template <int D, class Mask, class Norm, class T>
 void launch_recurrent_scan(launcher& launch, const attend_plan<T>& plan, std::byte* workspace, const Mask& mask, const Norm& norm,
                            const inputs<T>& in, const outputs<T>& out, bool forward) {
@@ -178,7 +178,7 @@ void launch_recurrent_scan(launcher& launch, const attend_plan<T>& plan, std::by
          plan.output.blocks);
 }
 
-/// Sums up chunks and scans them.
+/// Launches the sums of chunks and the scan over them.
 template <class Tiles, int D, class Norm, class T>
 void launch_states(launcher& launch, const attend_plan<T>& plan, std::byte* workspace, const inputs<T>& in, const outputs<T>& out) {
   const index_t H = plan.size.H, chunk = plan.chosen.chunk;
@@ -198,7 +198,7 @@ void launch_states(launcher& launch, const attend_plan<T>& plan, std::byte* work
   launch_scan<D>(launch, plan.scan_states, scan, plan.scan_tasks, plan.keys.longest);
 }
 
-/// The states, if there are any, then the rows.
+/// Launches the kernels of the states, if there are any, then the kernel that writes the rows.
 template <class Tiles, int D, class Norm, class T>
 void launch_products(launcher& launch, const attend_plan<T>& plan, std::byte* workspace, const Norm& norm, const inputs<T>& in,
                      const outputs<T>& out) {
@@ -228,7 +228,7 @@ void launch_products(launcher& launch, const attend_plan<T>& plan, std::byte* wo
     launch_full_attention<D, Tiles>(launch, plan.output, call, ending);
 }
 
-/// Launches what is planned, with y overwritten.
+/// Launches the kernels of a plan; y is overwritten.
 template <class Tiles, class Mask, class Norm, class T>
 void launch_overwriting(launcher& launch, const attend_plan<T>& plan, std::byte* workspace, const Mask& mask, const Norm& norm,
                         const inputs<T>& in, const outputs<T>& out) {
@@ -251,7 +251,7 @@ void launch_overwriting(launcher& launch, const attend_plan<T>& plan, std::byte*
     launch("clear_padding", clear_padding<float>, grid_of_tasks(numbers_of(out.row_sum)), s, out.row_sum);
 }
 
-/// Launches what is planned.
+/// Launches the kernels of a plan.
 template <class Tiles, class Form, class Mask, class Norm, class T>
 void launch_attend(launcher& launch, const attend_plan<T>& plan, std::byte* workspace, const Form&, const Mask& mask,
                    const Norm& norm, const inputs<T>& in, const outputs<T>& out) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU behind the calls of attend.hpp.
+// The calls of attend.hpp on a GPU.
 #pragma once
 
 #include <bila/backend/cuda/attend.hpp>
@@ -15,8 +15,8 @@ inline namespace v0_1 {
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// The members of backend_of<cuda::on>. They are in a base class because nvcc 13 misreads the pragmas of kernels that are launched
-/// from the members of a specialisation.
+/// The members of backend_of<cuda::on>. A base class holds them, because nvcc 13 misreads the pragmas of kernels that members of a
+/// specialisation launch.
 struct calls {
   template <class Tuning>
   using tiles_of = std::conditional_t<std::is_void_v<Tuning>, cuda::tuned, Tuning>;

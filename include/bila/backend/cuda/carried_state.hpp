@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A state in the registers of a block of threads, which carries it from tile to tile.
+// A state in registers. The warps of a block of threads update the state tile by tile (MATH.md 2.4):
 //
-//     forward:   S <- total S + sum_j write_j k_j v_j^T,   z <- total z + sum_j write_j c_j k_j,   backward: the same from the
-//     other end (MATH.md 2.4)
+//     forward:   S <- total S + sum_j write_j k_j v_j^T,   z <- total z + sum_j write_j c_j k_j
+//     backward:  the same, from the last tile to the first
 //
-// The state is transposed, E columns of S of D features each, so that the sums of one product are the operand of the next one and
-// no number changes its lane. As an operand it is rounded to the tensors' type. f16 needs it divided by a power of two >= the sum
-// of its weights: that leaves an average of k v, which f16 can hold whenever it holds k and v.
+// Registers hold S transposed: E columns of S, each of D features. So the C fragments of one product are an operand of the next
+// product,
+// and no lane sends a number to another. As an operand a state is rounded to the tensors' type. In f16 a state is divided by a
+// power of
+// two >= the sum of its weights: the quotient is at most a weighted average of k_j v_j^T, and does not grow with the number of
+// tokens.
 #pragma once
 
 #include <bila/backend/cuda/row_block.hpp>
@@ -16,39 +19,39 @@ inline namespace v0_1 {
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// Which sum z a state has beside S.
+/// Which sum z a state has in addition to S.
 enum class state_sum { none, of_keys, of_values };  // sum_j write_j c_j k_j, sum_j write_j c_j v_j
 
-/// The sum that an epilogue needs: the gradient adds it to rows, a norm divides by it.
+/// The sum z that an epilogue needs: a gradient adds z to rows, a norm that uses the row sum divides by q_i z.
 template <class Epilogue>
 inline constexpr state_sum state_sum_of = Epilogue::is_backward ? state_sum::of_values
                                           : Epilogue::sums_rows ? state_sum::of_keys
                                                                 : state_sum::none;
 
-/// A state as the operand of a product, E columns of it, in blocks of 16 x 16 that are four of 8 x 8, column by column (see
-/// fragments::load_block). z of the keys is in two halves.
+/// E columns of a state as the operand of a product. S consists of blocks of 16 x 16, each of four blocks of 8 x 8 stored column by
+/// column (see fragments::load_block). For of_keys, z is the sum of its two rows.
 template <class T, int D, int E, state_sum Kind>
 struct alignas(16) stored_state {
   T S[D / mma_rows][E / mma_rows][mma_rows * mma_rows];                                               // divided by unit
-  std::conditional_t<Kind == state_sum::of_keys, T, float> z[Kind == state_sum::of_keys ? 2 : 1][D];  // of keys: divided by unit
+  std::conditional_t<Kind == state_sum::of_keys, T, float> z[Kind == state_sum::of_keys ? 2 : 1][D];  // of_keys: divided by unit
   float unit, unused[3];
 
-  /// The unit, which is 1 at compile time for all types but f16.
+  /// The divisor of S. For all types but f16 it is 1 at compile time.
   __device__ float scale() const { return std::is_same_v<T, f16> ? unit : 1; }
 };
 
-/// The states that enter chunks, row by row, numbered as in `sequences`: S (..., 2, D, D), z (..., 2, D), the rest (..., 2). Of the
-/// two directions 0 is forward.
+/// The states that enter chunks, numbered as in `sequences`, row-major: S (..., 2, D, D), z (..., 2, D), all other arrays (..., 2).
+/// Direction 0 is forward, direction 1 backward.
 template <class T>
 struct state_table {
   T* S;           // divided by unit
-  float* z;       // sums of c_j k_j
-  float* unit;    // the power of two
-  float* weight;  // of a chunk alone: the sum of its weights
-  float2* total;  // the decay of what enters the chunk, x + y: the error of x alone would be the same in every chunk
+  float* z;       // sum_j write_j c_j k_j
+  float* unit;    // divisor of S, a power of two
+  float* weight;  // sum of the weights of the chunk's own tokens
+  float2* total;  // decay over the chunk, x + y: every chunk would repeat the rounding error of x alone
 };
 
-/// The divisor of a state with this sum of weights: the least power of two >= weight, or 1 for types that need none.
+/// The divisor of a state whose weights sum to `weight`: in f16 the least power of two >= weight (at least 2^-60), else 1.
 template <class T>
 __device__ float unit_of(float weight) {
   if constexpr (!std::is_same_v<T, f16>) return 1;
@@ -58,8 +61,8 @@ __device__ float unit_of(float weight) {
 /// 1 / x, where x is a power of two.
 __device__ inline float inverse_of_power(float x) { return __uint_as_float(0x7f000000u - __float_as_uint(x)); }
 
-/// How a running sum decays from tile to tile. A long product of rounded factors drifts, for 1 - 1e-7 rounds to 1 - 1.2e-7; so the
-/// rounding error of each factor is multiplied into the next one.
+/// The decay of a running sum at each tile. A long product of rounded factors drifts, because 1 - 1e-7 rounds to 1 - 1.2e-7. So the
+/// rounding error of each factor is multiplied into the next factor.
 class pending_decay {
  public:
   __device__ float operator()(double total) {
@@ -73,15 +76,15 @@ class pending_decay {
   double pending_ = 1;
 };
 
-/// e^x for x from -2^-6 to 0, to its last bit. A state that is multiplied from tile to tile by fast_exp would drift by its error.
+/// e^x for x from -2^-6 to 0, correct up to the last bit. The error of fast_exp, repeated at every tile, would make a state drift.
 __device__ inline float exp_near_one(float x) { return fmaf(x, fmaf(x, fmaf(x, 1.0f / 6, 0.5f), 1), 1); }
 
-/// The chunk and the columns of v that a block of threads has. One thread works it out, because divisions of 64 bits are long.
+/// The chunk and the columns of v that a block of threads works on. One thread computes them, because 64-bit divisions are slow.
 template <class T>
 struct chunk_task {
   place at;
-  index_t number, row, h, token, entry, count;  // of the chunk, of its first token
-  const T *k, *v;                               // of the first token, v's first column
+  index_t number, row, h, token, entry, count;  // chunk number; row, h, token, entry of its first token; tokens in it
+  const T *k, *v;                               // the first token's key, and its value from first_column on
   int first_column;
 
   __device__ void locate(const sequences& s, index_t H, index_t chunk, const operand<T>& of_k, const operand<T>& of_v, index_t task,
@@ -101,11 +104,12 @@ struct chunk_task {
   }
 };
 
-/// The direction of a state. `backward_against`: a backward state whose tiles come in forward order. Then the state never decays;
-/// each tile's own sum does, by the gaps of all tiles before it.
+/// The direction of a state. `backward_against` is a backward state whose tiles come in forward order. Such a state never decays.
+/// Instead, the sum over each tile is multiplied by the decay over all tiles before it.
 enum class passage { forward, backward, backward_against };
 
-/// `Warps` warps carry it. Each has 16 columns or, where there are more warps than that, a part of the features of 16 columns.
+/// A state in the registers of `Warps` warps. A warp holds 16 columns. Where there are more warps than blocks of 16 columns,
+/// several warps share 16 columns and each of them holds a part of the features.
 template <class T, int D, int E, int Warps, state_sum Kind, passage Way>
 class carried_state {
   using F = fragments<T>;
@@ -120,7 +124,7 @@ class carried_state {
   __device__ __forceinline__ explicit carried_state(int warp)
       : column_(warp % column_blocks * mma_rows), first_(warp / column_blocks * features) {}
 
-  /// The state is zero.
+  /// Sets the state to zero.
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int n = 0; n < features / 8; ++n)
@@ -134,7 +138,7 @@ class carried_state {
     decay_ = {};
   }
 
-  /// The state is what the table has under `number`, columns from first_column on; transposed: columns are the table's rows.
+  /// Reads state `number` of the table, columns from first_column on. transposed: the columns are the table's rows.
   __device__ __forceinline__ void read(const state_table<T>& from, index_t number, int first_column, bool transposed) {
     const T* const S = from.S + number * D * D;
     const float* const z = from.z + number * D;
@@ -162,7 +166,7 @@ class carried_state {
     }
   }
 
-  /// The state decays by a tile's gaps, before the tile is added.
+  /// Multiplies the state by the decay over a tile, before the tile is added.
   template <class Tile>
   __device__ __forceinline__ void decay_by_tile(const Tile& here) {
     static_assert(Tile::blocks <= 8);
@@ -193,11 +197,11 @@ class carried_state {
     }
   }
 
-  /// Weighs block j of a tile's values.
+  /// Multiplies the values of block j of a tile by their weights.
   template <bool Weighted, class Tile>
   __device__ __forceinline__ void weigh_block(const Tile& here, int j, const typename F::a_type& values, bool biased) {
     const int t = j * mma_rows + 2 * lane_.t;
-    const auto four = [&](const float* from) {  // of tokens 2 t, 2 t + 1, 2 t + 8, 2 t + 9
+    const auto four = [&](const float* from) {  // of the block's tokens 2 lane_.t + 0, 1, 8 and 9
       const float2 low = *reinterpret_cast<const float2*>(from + t), high = *reinterpret_cast<const float2*>(from + t + 8);
       return float4{low.x, low.y, high.x, high.y};
     };
@@ -220,7 +224,7 @@ class carried_state {
       const float4 c = four(here.bias);
       w[0] *= c.x, w[1] *= c.y, w[2] *= c.z, w[3] *= c.w;
     }
-    if constexpr (limited) {  // f16 would keep nothing of weights that are all small
+    if constexpr (limited) {  // f16 would round small weights to zero, so the weights are divided by a power of two
       float most = 0;
 #pragma unroll
       for (int e = 0; e < 4; ++e) most = fmaxf(most, fabsf(w[e]));
@@ -249,10 +253,10 @@ class carried_state {
     }
   }
 
-  /// Adds a tile to one or two states at once. Without weights the direction does not matter. biased: c_j is the tile's bias.
+  /// Adds a tile to one or two states. Without weights, the direction does not matter. biased: c_j is the tile's bias, else 1.
   template <bool Weighted, class Tile, class... States>
   __device__ __forceinline__ static void add(const Tile& here, bool biased, States&... states) {
-    const auto& first = first_of(states...);  // all states of a warp have the same columns and features
+    const auto& first = first_of(states...);  // all states of a warp hold the same columns and features
     if constexpr (Weighted) (states.decay_by_tile(here), ...);
 #pragma unroll
     for (int j = 0; j < Tile::blocks; ++j) {
@@ -277,7 +281,7 @@ class carried_state {
     (states.finish_tile(), ...);
   }
 
-  /// Stores the state as an operand, which all warps may read after a barrier.
+  /// Stores the state as an operand in shared or device memory. All warps may read it after a barrier.
   __device__ __forceinline__ void store(stored_state<T, D, E, Kind>& to) const {
     const float unit = unit_of<T>(weight_), per_unit = inverse_of_power(unit);
     const auto scaled = [&](float x) { return limited ? x * per_unit : x; };
@@ -303,7 +307,7 @@ class carried_state {
     if (threadIdx.x == 0) to.unit = unit, to.unused[0] = to.unused[1] = to.unused[2] = 0;
   }
 
-  /// Writes the state to the table under `number`, columns from first_column on, with the weights that the scan reads.
+  /// Writes state `number` of the table, columns from first_column on, and the weights that scan_states reads.
   __device__ __forceinline__ void write(const state_table<T>& to, index_t number, int first_column) const {
     const float unit = unit_of<T>(weight_), per_unit = inverse_of_power(unit);
     T* const S = to.S + number * D * D;
@@ -324,8 +328,8 @@ class carried_state {
     to.total[number] = {rounded, static_cast<float>(total - static_cast<double>(rounded))};
   }
 
-  /// The first of the 16 numbers of z that this warp sums in its n-th turn. Warps with the same features divide z among themselves;
-  /// some numbers may be summed by two.
+  /// The first of the 16 numbers of z that this warp sums in its n-th round. Warps with the same features divide z among
+  /// themselves. Two warps may sum the same numbers.
   __device__ __forceinline__ int own_feature(int n) const { return first_ + (n * column_blocks + column_ / mma_rows) % pairs * 16; }
 
  private:
@@ -348,7 +352,7 @@ class carried_state {
     }
   }
 
-  /// write(i, z_i) for this warp's part of z.
+  /// Calls write(i, z_i) for each number of z that this warp sums.
   template <class Write>
   __device__ __forceinline__ void each_of_vector(const Write& write) const {
     if constexpr (Kind == state_sum::of_values) {
@@ -369,15 +373,15 @@ class carried_state {
   }
 
   lane_place lane_;
-  int column_, first_;        // of this warp
-  float S_[features / 8][4];  // (16 columns, features)
-  float z_[own_pairs][2][4];  // two halves of it in two rows (of_keys) or columns
-  float weight_ = 0;          // the sum of all weights, decayed as S is
-  sum all_ = 0;               // the sum of all gaps passed
+  int column_, first_;        // first column and first feature of this warp
+  float S_[features / 8][4];  // (16 columns, features), transposed
+  float z_[own_pairs][2][4];  // z is the sum of two rows (of_keys) or of two columns (of_values)
+  float weight_ = 0;          // sum of all weights, decayed as S is
+  sum all_ = 0;               // sum of the log decays of all tiles added so far
   pending_decay decay_;
 
-  // Of the tile that is being added: the decay from each block to the tile's end; then, block by block, the weighted values, their
-  // weights in two rows, the sum of the weights, and the power of two that they were divided by.
+  // For the tile that is being added. factor_: decay from each block to the tile's end. For one block: weighted values, weights in
+  // two rows, sum of weights, and the power of two that divides the weights.
   float factor_[8];
   typename F::a_type values_, sums_;
   float weights_ = 0, z_unit_ = 1;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The chunkwise form's rows. A block of threads goes through a chunk tile by tile and carries the state along; what is nearer than
-// a tile is a full product.
-//
-// It goes twice. From the end to the beginning it stores each tile's right state, the one that enters the tile from its right;
-// then, from the beginning on, it carries the left state, reads both and writes the rows. A warp has one block of a tile's rows.
+// The rows of the chunkwise form (MATH.md 2.4). A block of threads processes a chunk tile by tile, in two passes, and each of its
+// warps processes 16 rows of every tile. The first pass runs from the last tile to the first: it carries the right state, the sum
+// over all later keys, and stores the right state of every tile. The second pass runs from the first tile to the last: it carries
+// the left state, the sum over all earlier keys, and writes the rows. Pairs of tokens in the same tile are computed as in the full
+// form.
 #pragma once
 
 #include <bila/backend/cuda/read_states.hpp>
@@ -18,18 +18,18 @@ inline namespace BILA_CUDA_ARCHITECTURES {
 template <class T>
 struct chunk_output_call {
   product_call<T> product;
-  state_table<T> entering;  // null: nothing enters a chunk
+  state_table<T> entering;  // the states that enter chunks; no S: nothing enters a chunk
   bool transposed;          // whether the rows of the states are features of v
-  std::byte* right_states;  // stored_state of each tile and value tile
+  std::byte* right_states;  // a stored_state for each tile and value tile
 };
 
-/// The gradient's. Its pass for q also stores left states. Its pass for k multiplies the states of both passes, tile by tile: the
-/// cross-tile gate terms, <state that enters a tile, adjoint of the state that leaves it>.
+/// The same for a gradient. The pass for q also stores left states. The pass for k multiplies the states of both passes, tile by
+/// tile, which gives the cross-tile gate terms <state that enters a tile, adjoint of the state that leaves it> (MATH.md 4.4).
 template <class T>
 struct chunk_gradient_call : chunk_output_call<T> {
-  std::byte* left_states;                         // null: not wanted
-  const std::byte *forward_right, *forward_left;  // the states of the pass for q
-  float* cross_tile_terms;  // per tile: two directions, as many parts as there are value tiles and warps; null: not wanted
+  std::byte* left_states;                         // null: not stored
+  const std::byte *forward_right, *forward_left;  // the right and left states that the pass for q stored
+  float* cross_tile_terms;  // per tile and direction: a part for each value tile and warp; null: not wanted
 };
 
 template <class T, class Epilogue>
@@ -38,7 +38,7 @@ using chunk_call_of = std::conditional_t<Epilogue::is_backward, chunk_gradient_c
 template <class T>
 struct chunk_output_task : chunk_task<T> {
   index_t state;  // number of the first tile's stored state
-  const T* q;     // of the first token
+  const T* q;     // the first token's query
   int tiles;
 
   __device__ void locate(const product_call<T>& c, index_t task, int value_tiles, int value_tile, int kv_tile) {
@@ -90,7 +90,7 @@ class chunk_pass {
   __device__ __forceinline__ chunk_pass(const chunk_call_of<T, Epilogue>& call, const Epilogue& epilogue, memory& shared, int warp)
       : call_(call), c_(call.product), epilogue_(epilogue), shared_(shared), at_(shared.task), warp_(warp) {}
 
-  /// Stores the right state of each tile, from the last one on.
+  /// Stores the right state of each tile, from the last tile to the first.
   __device__ __forceinline__ void store_right_states() const {
     if (!c_.right) {
       for (stage& to : shared_.stages) clear_struct<threads>(to.right);
@@ -107,7 +107,7 @@ class chunk_pass {
     __threadfence_block();
   }
 
-  /// Writes the rows of each tile, from the first one on.
+  /// Writes the rows of each tile, from the first tile to the last.
   __device__ __forceinline__ void write_rows() const {
     carried<passage::forward> left(warp_);
     if (c_.left) {
@@ -127,9 +127,10 @@ class chunk_pass {
   }
 
  private:
-  /// One tile: its rows, the gates' terms, and the left state of the next tile.
+  /// Processes tile p: writes the tile's rows and gate terms, and computes the left state of the next tile.
   __device__ __forceinline__ void step(carried<passage::forward>& carried_left, stage& here, int p) const {
-    // `next` is scratch for the gates' terms until the state goes on; where rows see nothing on their left none goes on.
+    // `next` is scratch memory for gate terms until the next tile's left state is stored there. If rows see no keys before them, no
+    // left state is stored.
     state &left = shared_.left[c_.left ? p % 2 : 0], &next = shared_.left[c_.left ? (p + 1) % 2 : 1];
     state_product<memory::warps, T, D, value_tile> product(warp_);
     const bool crosses = wants_cross_tile_terms();
@@ -138,7 +139,7 @@ class chunk_pass {
     if (const int count = up_to(tokens_of(p) - first_row(), mma_rows); count > 0) write_rows_of(here, p, count, left);
     if constexpr (is_backward)
       if (crosses) {
-        if (c_.right) write_cross_tile_term(p, 0, product.end(next, here.right, epilogue_.terms.biased));  // of forward states
+        if (c_.right) write_cross_tile_term(p, 0, product.end(next, here.right, epilogue_.terms.biased));  // forward states
         if (c_.left) product.start(next, stored(call_.forward_right, p));
       }
     if (!c_.left) return;
@@ -150,7 +151,7 @@ class chunk_pass {
     carried_left.store(next);
   }
 
-  /// Scores, mask and product with the tile itself, then what the rows read of the states on both sides.
+  /// Adds the tile's own keys to the rows of a warp, then the states on the left and on the right, and writes the rows.
   __device__ __forceinline__ void write_rows_of(const stage& here, int p, int count, const state& left) const {
     const index_t from = static_cast<index_t>(p) * kv_tile + first_row();
     block_of_rows rows;
@@ -165,7 +166,7 @@ class chunk_pass {
     rows.template add_keys<true>(c_, epilogue_, here.keys, warp_, tokens_of(p));
     read_states<2>(epilogue_, rows, left, here.right);
     rows.store(epilogue_, place_of(from, count), at_.first_column, dots_of(epilogue_, at_.first_column / value_tile));
-    if constexpr (Epilogue::is_dual) {  // comes last, because the rows that are stored by then free registers
+    if constexpr (Epilogue::is_dual) {  // last, because store() frees the registers of N
       read_states_transposed<2>(rows, left, here.right);
       rows.store_dual(epilogue_, place_of(from, count));
     }
@@ -195,7 +196,7 @@ class chunk_pass {
       call_.cross_tile_terms[(2 * first + way * memory::value_tiles + number) * memory::warps + warp_] = part;
   }
 
-  /// The state is what enters the chunk in this direction.
+  /// Sets `carried` to the state that enters the chunk in direction `way`.
   template <class Carried>
   __device__ __forceinline__ void load_initial_state(Carried& carried, int way) const {
     if (call_.entering.S == nullptr)
@@ -224,13 +225,13 @@ class chunk_pass {
       return nullptr;
   }
 
-  /// step(stage, p) for each tile p, while the copies for the next one are on their way.
+  /// Calls step(stage, p) for each tile p, while the next tile is being copied.
   template <class Load, class Step>
   __device__ __forceinline__ void for_each_tile(bool backwards, const Load& load, const Step& step) const {
     const int tiles = at_.tiles;
     const auto tile_of = [&](int i) { return backwards ? tiles - 1 - i : i; };
 #pragma unroll 1
-    for (int i = 1 - Tile.stages; i < tiles; ++i) {  // the first rounds only load, so that one place in the code does
+    for (int i = 1 - Tile.stages; i < tiles; ++i) {  // i < 0: rounds that only load, so that the code of load is inlined once
       wait_for_copies<0>();
       __syncthreads();
       const int next = i + Tile.stages - 1;

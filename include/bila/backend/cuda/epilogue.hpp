@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of rows once their products are summed: y is normalised, a gradient is stored, alone or together with its dual.
+// Epilogues: y is normalised and stored, or a gradient is stored, alone or together with its dual product.
 #pragma once
 
 #include <bila/backend/cuda/gaps.hpp>
@@ -11,39 +11,39 @@ inline namespace v0_1 {
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// A masked product: rows q, keys k, values v. All that forward and gradient have in common.
+/// A masked product of rows q, keys k and values v: the arguments that the forward pass and the gradient share.
 template <class T>
 struct product_call {
   sequences s;
-  index_t H, chunk;  // chunk: tokens that a block of threads goes through; not used where all keys are one chunk
-  index_t keys;      // of cross attention: how many keys there are; else -1
+  index_t H, chunk;  // chunk: tokens per block of threads of chunk_output; other kernels ignore it
+  index_t keys;      // number of keys in cross attention, else -1
   operand<T> q, k, v;
   gap_table<exponent<T>> gaps;
-  bool left, right;  // whether a row sees the keys on this side
+  bool left, right;  // whether a row sees keys before it; whether it sees keys after it
   float diagonal;
 };
 
-/// A tensor that rows are written to.
+/// The output tensor of a kernel's rows.
 template <class T>
 struct row_output {
-  tensor_view<T> out;  // without data: not wanted
+  tensor_view<T> out;  // no data: not wanted
   bool fast;
-  tensor_view<float> scratch;  // with data: written in place of out, for heads that are yet to be added up (gradients only)
+  tensor_view<float> scratch;  // with data: rows go here, not to `out`, and add_heads sums the heads later (gradients only)
 };
 
-/// What a product of the gradient needs besides: biases of its scores and, for the gates, dot products of its rows.
+/// More arguments of a product of the gradient: biases of the scores and, for the gates, dot products of rows.
 template <class T>
 struct backward_terms {
-  bool biased;                          // r_i c_j is added to a score
-  const float *row_bias, *column_bias;  // r and c per entry; null: ones
-  operand<T> dot_operand;               // rows to multiply the result's rows with; without data: no gate asks for it
-  float* dots;                          // per entry 3 parts of dot_operand_i . out_i, see row_block; null: not wanted
-  index_t entries;                      // of the call: how far apart the dots of two value tiles are
+  bool biased;                          // whether r_i c_j is added to a score
+  const float *row_bias, *column_bias;  // r and c, per entry; null: ones
+  operand<T> dot_operand;               // row i is multiplied with row i of the result; no data: not wanted
+  float* dots;                          // per entry: 3 parts of dot_operand_i . out_i, see row_block; null: not wanted
+  index_t entries;                      // entries of the call; `dots` has 3 * entries numbers per value tile
 };
 
 namespace epilogue {
 
-/// y_i = N_i / n(Z_i)
+/// Writes y_i = s N_i / n(s Z_i) (MATH.md 1.1) and, where wanted, the row sum Z_i.
 template <class Norm, class T>
 struct normalise {
   using number = T;
@@ -51,10 +51,10 @@ struct normalise {
   Norm norm;
   float scale;
   row_output<T> rows;
-  tensor_view<float> row_sum;  // without data: not wanted
+  tensor_view<float> row_sum;  // no data: not wanted
 };
 
-/// A gradient, as it is.
+/// Writes rows of a gradient unchanged.
 template <class T>
 struct store {
   using number = T;
@@ -63,7 +63,7 @@ struct store {
   row_output<T> rows;
 };
 
-/// A gradient together with the dual product, of the same keys, values and states: sum_j M_ij (dot_operand_i . v_j) k_j.
+/// Writes a gradient and the dual product, sum_j M_ij (dot_operand_i . v_j) k_j, which has the same keys, values and states.
 template <class T>
 struct dual {
   using number = T;
@@ -74,7 +74,7 @@ struct dual {
 
 }  // namespace epilogue
 
-/// What the tensors of an epilogue are stored in.
+/// The number type of an epilogue's tensors.
 template <class Epilogue>
 using number_of = typename Epilogue::number;
 
@@ -83,7 +83,7 @@ inline constexpr result result_of = Epilogue::is_dual       ? result::two_gradie
                                     : Epilogue::is_backward ? result::gradient
                                                             : result::forward;
 
-/// Whether the gates' dot products are wanted, and where those of a value tile are written.
+/// Whether the gates' dot products are wanted, and where the dot products of a value tile are written.
 template <class Epilogue>
 __device__ __forceinline__ bool wants_dots(const Epilogue& epilogue) {
   if constexpr (Epilogue::is_backward)
@@ -99,7 +99,7 @@ __device__ __forceinline__ float* dots_of(const Epilogue& epilogue, int value_ti
     return nullptr;
 }
 
-/// The biases of a tile's keys; null: ones, or none.
+/// The biases c of the keys, per entry. Null: ones, or no biases.
 template <class Epilogue>
 __device__ __forceinline__ const float* column_bias_of(const Epilogue& epilogue) {
   if constexpr (Epilogue::is_backward)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fragments: the part of a 16 x 16 block that one lane of a warp holds, and the matrix instructions on them. No other file knows
-// which element is where. With g = lane / 4 and t = lane % 4, element e of a lane is
+// Fragments: the elements of a 16 x 16 block that one lane of a warp holds, and the matrix instructions on fragments. Only this
+// file knows which lane holds which element. With g = lane / 4 and t = lane % 4, element e of a lane is
 //
 //     A, 16 x 16 (row, k), 8 elements:   row g + 8 (e / 2 % 2)    k   2 t + e % 2 + 8 (e / 4)
 //     B, 16 x 8 (k, column), 4:          k   2 t + e % 2 + 8 (e / 2)   column g
 //     C, 16 x 8 (row, column), 4:        row g + 8 (e / 2)        column 2 t + e % 2
 //
-// so two neighbouring C make one A. 16-bit numbers go through mma.m16n8k16; float through three mma.m16n8k8 of tf32 parts, with k
-// permuted so that the map is the same: error 2^-21 of the terms.
+// so two neighbouring C fragments form one A fragment. 16-bit numbers use mma.m16n8k16. A product in float uses m16n8k8 three
+// times, on tf32 parts, with k permuted so that the layout is the same. Its terms have a relative error of 2^-21.
 #pragma once
 
 #include <bila/backend/cuda/sequences.hpp>
@@ -26,7 +26,7 @@ struct lane_place {
   __device__ lane_place() : g(static_cast<int>(threadIdx.x % 32) / 4), t(static_cast<int>(threadIdx.x) % 4) {}
 };
 
-/// The number of this warp in its block of threads. The shuffle tells the compiler that it is the same in all lanes.
+/// The number of this warp in its block of threads. The shuffle tells the compiler that all lanes have the same number.
 __device__ inline int warp_number() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0); }
 
 __device__ inline std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
@@ -39,7 +39,7 @@ __device__ inline float wide(f16 x) {
   return y;
 }
 
-/// Rounds to nearest, ties to even.
+/// Converts a float to T, rounding to nearest, ties to even.
 template <class T>
 __device__ T narrow(float x) {
   if constexpr (std::is_same_v<T, float>) {
@@ -54,7 +54,7 @@ __device__ T narrow(float x) {
   }
 }
 
-/// Two 16-bit numbers in a register.
+/// Packs two numbers of 16 bits into a register.
 template <class T>
 __device__ std::uint32_t pack(float low, float high) {
   std::uint32_t y;
@@ -86,7 +86,7 @@ __device__ void load_matrices(std::uint32_t (&x)[4], const void* row) {
                  : "r"(shared_address(row)));
 }
 
-/// The operations of one storage type. `from` is shared memory with rows `Stride` numbers apart.
+/// The operations on one storage type. `from` is shared memory whose rows are `Stride` numbers apart.
 template <class T>
 struct fragments {
   struct a_type {
@@ -105,7 +105,7 @@ struct fragments {
     return a;
   }
 
-  /// A(row, k) = from(row, first + k) of device memory, zero where there is none
+  /// A(row, k) = from(row, first + k) in device memory, and zero outside the tensor
   static __device__ a_type load_a(const rows<const T>& from, int first, bool fast) {
     const lane_place at;
     a_type a;
@@ -137,7 +137,7 @@ struct fragments {
     return a;
   }
 
-  /// Two neighbouring B: B(k, column) = from[column][k]
+  /// Two neighbouring B fragments: B(k, column) = from[column][k]
   template <int Stride>
   static __device__ void load_b_transposed(b_type (&b)[2], const T* from) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -147,7 +147,7 @@ struct fragments {
     b[1] = {{x[2], x[3]}};
   }
 
-  /// Two neighbouring B: B(k, column) = from[k][column]
+  /// Two neighbouring B fragments: B(k, column) = from[k][column]
   template <int Stride>
   static __device__ void load_b(b_type (&b)[2], const T* from) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -157,8 +157,8 @@ struct fragments {
     b[1] = {{x[2], x[3]}};
   }
 
-  /// Two neighbouring B from the four blocks of 8 x 8 that store_block wrote: B(k, column) = from[column / 8][k / 8][column % 8][k
-  /// % 8]
+  /// Two neighbouring B fragments from the four blocks of 8 x 8 that store_block wrote:
+  /// B(k, column) = from[column / 8][k / 8][column % 8][k % 8]
   static __device__ void load_block(b_type (&b)[2], const T* from) {
     std::uint32_t x[4];
     load_matrices<false>(x, from + static_cast<int>(threadIdx.x) % 32 * 8);
@@ -166,7 +166,7 @@ struct fragments {
     b[1] = {{x[2], x[3]}};
   }
 
-  /// The same with rows for columns.
+  /// Two neighbouring B fragments of the transposed block.
   static __device__ void load_block_transposed(b_type (&b)[2], const T* from) {
     std::uint32_t x[4];
     load_matrices<true>(x, from + static_cast<int>(threadIdx.x) % 32 * 8);
@@ -186,7 +186,7 @@ struct fragments {
 
   static __device__ b_type make_b(const float (&x)[4]) { return {{pack<T>(x[0], x[1]), pack<T>(x[2], x[3])}}; }
 
-  /// A lane's elements of one column of B; `from` is the element k = 2 t.
+  /// The elements of one column of B that a lane holds. `from` points at the element k = 2 t.
   static __device__ b_type read_b(const T* from) {
     return {{*reinterpret_cast<const std::uint32_t*>(from), *reinterpret_cast<const std::uint32_t*>(from + 8)}};
   }
@@ -200,7 +200,7 @@ struct fragments {
     }
   }
 
-  /// Four numbers of a row of A, or of a column of B, each as the sum of two numbers of T, in rows or columns 0 and 1.
+  /// Splits four numbers into a sum of two numbers of T each. The parts are rows 0 and 1 of A, or columns 0 and 1 of B.
   static __device__ a_type two_rows(const float (&x)[4]) {
     std::uint32_t halves[2];
     split(x, halves);
@@ -238,7 +238,7 @@ struct fragments {
           : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
   }
 
-  /// C += A B where C is a sum of many products.
+  /// C += A B, where C is a sum of many products.
   static __device__ void add_product(float (&c)[4], const a_type& a, const b_type& b) { multiply(c, a, b); }
 
  private:
@@ -352,14 +352,14 @@ struct fragments<float> {
 #pragma unroll
     for (int e = 0; e < 4; ++e) split(b.x[e], b_high[e], b_low[e]);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {  // half 0 has columns k = 2t and 2t + 1 of lane t's operands, half 1 k + 8
+    for (int half = 0; half < 2; ++half) {  // half 0: k = 2 t and 2 t + 1 of a lane's elements; half 1: those k plus 8
       multiply_part(c, a_low + 4 * half, b_high + 2 * half);
       multiply_part(c, a_high + 4 * half, b_low + 2 * half);
       multiply_part(c, a_high + 4 * half, b_high + 2 * half);
     }
   }
 
-  /// C += A B, with the addition outside the tensor cores: how these round is not promised, and a sum may have thousands of terms.
+  /// C += A B, added by float instructions: tensor cores round in an unspecified way, and C may have thousands of terms.
   static __device__ void add_product(float (&c)[4], const a_type& a, const b_type& b) {
     float product[4] = {};
     multiply(product, a, b);

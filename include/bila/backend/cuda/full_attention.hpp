@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The full form: rows against all keys of their sequence, with scores in registers only.
-//
-// A warp has one block of rows. It goes through the tiles of keys to the left from the diagonal on, then through those to the
-// right.
+// The full form: rows attend to all keys of their sequence, and scores stay in registers. A warp processes 16 rows. It starts with
+// the tile of keys on the diagonal, continues with the tiles to the left, nearest first, and ends with those to the right.
 #pragma once
 
 #include <bila/backend/cuda/row_block.hpp>
@@ -12,12 +10,12 @@ inline namespace v0_1 {
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// What a block of threads computes. One thread works it out, because divisions of 64 bits are long.
+/// The rows and keys that a block of threads processes. One thread computes them, because 64-bit divisions are slow.
 template <class T>
 struct attention_task {
-  index_t row, h, token;          // of the first row
-  index_t entry, key_entry;       // of the first row, of the first key
-  const T *k, *v;                 // first key
+  index_t row, h, token;          // batch row, head, token of the first row
+  index_t entry, key_entry;       // entry of the first row, of the first key
+  const T *k, *v;                 // the first key and its value
   int row_count, keys, from_key;  // from_key: tokens from the first key to the first row
 
   __device__ void locate(const product_call<T>& c, index_t task, int rows) {
@@ -30,21 +28,21 @@ struct attention_task {
     token = c.s.first(at.n) + first_row;
     entry = c.s.first_entry(at.n, at.h, c.H) + first_row;
     key_entry = entry - first_row;
-    from_key = c.keys >= 0 ? 0 : static_cast<int>(first_row);  // keys that are not the rows' tokens are all alike
+    from_key = c.keys >= 0 ? 0 : static_cast<int>(first_row);  // in cross attention a key's position has no effect
     keys = static_cast<int>(c.keys >= 0 ? c.keys : count);
     k = c.k.tokens(row, h, token - first_row, keys).data;
     v = c.v.tokens(row, h, token - first_row, keys).data;
   }
 
-  /// The place of `count` rows, of which number `first` is the first.
+  /// The place in tensors of `count` rows, from row `first` of the task on.
   __device__ __forceinline__ row_place place_of(int first, int count) const {
     return {row, h, token + first, entry + first, count};
   }
 };
 
-/// The order of a task's tiles of keys: the diagonal's first, then those to its left, then those to its right.
+/// The order of a task's tiles of keys: the tile on the diagonal, then the tiles to its left, then the tiles to its right.
 struct attention_steps {
-  int middle, to_left, steps;  // the diagonal's tile, the tiles on its left that rows see, all tiles that rows see
+  int middle, to_left, steps;  // the diagonal's tile; number of tiles to its left, and of all tiles, that rows see
 
   template <class T>
   __device__ attention_steps(const product_call<T>& c, const attention_task<T>& at, int kv_tile) {
@@ -57,13 +55,13 @@ struct attention_steps {
   __device__ int tile_of(int step) const { return step <= to_left ? middle - step : middle + step - to_left; }
 };
 
-/// The sums of keys that were added before. A float sum of thousands of equal terms drifts, because each rounds the same way; so
-/// the terms of 512 keys are summed up on their own. Row sums are kept here whatever T is, together with what each addition to them
-/// loses; the rest is kept for float alone, because 16 bits would not show it.
+/// Long sums over keys. A float sum of thousands of equal terms drifts, because each addition rounds the same way. So 512 keys at a
+/// time are summed separately, and then added here. Row sums are kept here for every T, with the rounding error of each addition. N
+/// and the dot products are kept here for float only, because in 16 bits the drift is not visible.
 template <class Rows, bool Whole>
 class long_sums {
  public:
-  static constexpr int keys = 512;  // whose sums are added at once
+  static constexpr int keys = 512;  // keys that are summed separately
 
   __device__ __forceinline__ void add(Rows& rows) {
     if constexpr (Rows::sums_rows)
@@ -81,7 +79,7 @@ class long_sums {
     }
   }
 
-  /// The rows get the sums of all keys.
+  /// Gives the rows the sums over all keys.
   __device__ __forceinline__ void finish(Rows& rows) {
     add(rows);
     if constexpr (Rows::sums_rows) rows.Z[0] = Z_[0], rows.Z[2] = Z_[1];
@@ -117,7 +115,7 @@ struct full_attention_memory {
   alignas(16) stage stages[Tile.stages];
   attention_task<T> task;
 
-  /// Starts to copy the rows.
+  /// Starts to copy the rows to shared memory.
   __device__ __forceinline__ void load_rows(const product_call<T>& c, const Epilogue& epilogue) {
     load_tokens<rows, D, stride, threads>(q, c.q.tokens(task.row, task.h, task.token, task.row_count), c.q.fast);
     if constexpr (is_backward)
@@ -127,7 +125,7 @@ struct full_attention_memory {
       }
   }
 
-  /// Starts to copy the keys of a step.
+  /// Starts to copy the keys and values of a step to shared memory.
   __device__ __forceinline__ void load_keys(const product_call<T>& c, const Epilogue& epilogue, const attention_steps& steps,
                                             int step) {
     const int tile = steps.tile_of(step), from = tile * Tile.kv_tile;
@@ -167,7 +165,7 @@ BILA_KERNEL void __launch_bounds__(full_attention_memory<T, D, Tiles, Epilogue>:
   static_assert(!Epilogue::is_dual || sizeof(T) == 2, "long_sums does not keep dual rows");
   extern __shared__ __align__(16) unsigned char bila_shared[];
   memory& shared = *reinterpret_cast<memory*>(bila_shared);
-  const int first_row = warp_number() * mma_rows;  // of this warp
+  const int first_row = warp_number() * mma_rows;  // first row of this warp in the task
 
   for (index_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     __syncthreads();
@@ -178,7 +176,7 @@ BILA_KERNEL void __launch_bounds__(full_attention_memory<T, D, Tiles, Epilogue>:
     const attention_steps steps(c, at, Tile.kv_tile);
     shared.load_rows(c, epilogue);
 
-    const int count = at.row_count - first_row < mma_rows ? at.row_count - first_row : mma_rows;  // of this warp's rows
+    const int count = at.row_count - first_row < mma_rows ? at.row_count - first_row : mma_rows;  // rows of this warp
     const bool works = count > 0;
     block_of_rows rows;
     sums before;
@@ -188,7 +186,7 @@ BILA_KERNEL void __launch_bounds__(full_attention_memory<T, D, Tiles, Epilogue>:
     }
 
 #pragma unroll 1
-    for (int round = 0; round < steps.steps + Tile.stages; ++round) {  // the first rounds only load
+    for (int round = 0; round < steps.steps + Tile.stages; ++round) {  // step < 0: rounds that only load
       const int step = round - Tile.stages;
       if (step >= 0) {
         wait_for_copies<Tile.stages - 1>();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of gaps, computed once per call by the only kernel that knows a mask. What other kernels read is the same for every
-// mask.
+// Weights from gaps, computed once per call. Only weigh_gaps and write_decays read a mask in the forward pass. All other kernels
+// read the weights, which have the same layout for every mask.
 #pragma once
 
 #include <bila/backend/cuda/sequences.hpp>
@@ -13,13 +13,13 @@ inline namespace v0_1 {
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// The type of sums of log decays. Inside a block a weight is exp of the difference of two sums, where a cut counts as -110 (-800
-/// in double). Next to a cut the difference of two floats is off by up to 2e-4: less than 16-bit tensors round, more than float
-/// ones do.
+/// The type of sums of log decays. Inside a block of 16 tokens a weight is exp of the difference of two sums, in which a cut (-inf)
+/// counts as -110 (-800 in double). Near a cut the difference of two floats is off by up to 2e-4. This error is less than the
+/// rounding of 16-bit tensors but more than that of float tensors, so float tensors use double.
 template <class T>
 using exponent = std::conditional_t<std::is_same_v<T, float>, double, float>;
 
-/// e^x for x <= 0, with a relative error of 2^-22 + |x| 2^-24. Results below the normal numbers become 0.
+/// e^x for x <= 0, with a relative error of 2^-22 + |x| 2^-24. Results below the smallest normal float become 0.
 template <class Exponent>
 __device__ float fast_exp(Exponent x) {
   float y;
@@ -27,33 +27,33 @@ __device__ float fast_exp(Exponent x) {
   return y;
 }
 
-/// A number for each direction in which a gap is crossed.
+/// Two numbers of a gap: one for the forward direction, one for the backward direction.
 template <class Exponent>
 struct alignas(2 * sizeof(Exponent)) both_ways {
   Exponent forward, backward;
 };
 
-/// The products of decays between token i and the ends of its block (omega, psi, alpha, beta of MATH.md 2.3).
+/// The decays between token i and the ends of its block of 16: omega, psi, alpha and beta of MATH.md 2.3, in this order.
 enum weight_kind : int {
-  write_forward,   // i -> last token of the block
-  write_backward,  // i -> first token of the block
-  read_forward,    // last token of the block before -> i
-  read_backward,   // first token of the block after -> i
+  write_forward,   // from i to the block's last token
+  write_backward,  // from i to the block's first token
+  read_forward,    // from the last token of the previous block to i
+  read_backward,   // from the first token of the next block to i
   weight_kinds
 };
 
-/// The weights of a call; entries and blocks are numbered as in `sequences`. Null: a mask without gaps.
+/// The gap weights of a call. Entries and blocks are numbered as in `sequences`. Null pointers: the mask has no gaps.
 template <class Exponent>
 struct gap_table {
-  float* weights;                   // per entry, kind by kind
-  index_t entries;                  // of each kind
-  both_ways<Exponent>* sums;        // per entry: over the gaps from the block's first token to this one
-  both_ways<Exponent>* block_sums;  // per block: over its gaps and the one before it (forward) or after it (backward)
+  float* weights;                   // (weight_kinds, entries)
+  index_t entries;                  // number of tokens, padded to whole blocks
+  both_ways<Exponent>* sums;        // per entry: sum of the log decays of gaps from the block's first token to this token
+  both_ways<Exponent>* block_sums;  // per block: sum over its gaps and the gap before it (forward) or after it (backward)
 
   __device__ float* weight(weight_kind kind, index_t entry) const { return weights + kind * entries + entry; }
 };
 
-/// Log decays of the gaps at a sequence's ends, through which initial states enter, [n, H, 1, 1]; null: none.
+/// Log decays of the gaps at a sequence's ends, which initial states cross, [n, H, 1, 1]. No data: 0.
 struct border_gaps {
   tensor_view<const float> before, after;
 
@@ -78,7 +78,7 @@ __device__ index_t head_of_mask(const Mask& mask, index_t h, index_t H) {
   return sharing == 1 ? h : divide(h, sharing);
 }
 
-/// Log decay of gap t of a sequence in one direction; 0 where there is no gap. h counts the mask's heads. A NaN stays one.
+/// Log decay of gap t of a sequence in one direction, 0 where t is no gap. `h` is a head of the mask. NaN stays NaN.
 template <class Mask>
 __device__ double gap_of(const sequences& s, const Mask& mask, bool forward, index_t n, index_t h, index_t t) {
   if (t <= 0 || t >= s.tokens(n)) return 0;
@@ -87,7 +87,7 @@ __device__ double gap_of(const sequences& s, const Mask& mask, bool forward, ind
   return log > 0 ? 0 : log;
 }
 
-/// Sum over the lanes of a half warp from its first to this one.
+/// The sum of x over the lanes of a half warp, from lane 0 to `lane`.
 template <class Exponent>
 __device__ Exponent sum_up_to(Exponent x, int lane) {
 #pragma unroll
@@ -98,7 +98,7 @@ __device__ Exponent sum_up_to(Exponent x, int lane) {
   return x;
 }
 
-/// Sum over the lanes of a half warp from this one to its last.
+/// The sum of x over the lanes of a half warp, from `lane` to the last one.
 template <class Exponent>
 __device__ Exponent sum_from(Exponent x, int lane) {
 #pragma unroll
@@ -109,8 +109,8 @@ __device__ Exponent sum_from(Exponent x, int lane) {
   return x;
 }
 
-/// Half a warp computes the weights of a block, each lane those of a token. forward: log decay of the gap before the token;
-/// backward: of the gap after it.
+/// Half a warp computes the weights of a block, one token per lane. forward: log decay of the gap before the token. backward: log
+/// decay of the gap after the token.
 template <class Exponent>
 __device__ void weigh_block(const gap_table<Exponent>& to, index_t number, bool there, Exponent forward, Exponent backward) {
   constexpr Exponent cut = std::is_same_v<Exponent, double> ? -800 : -110;
@@ -139,15 +139,15 @@ __device__ void weigh_block(const gap_table<Exponent>& to, index_t number, bool 
   if (lane == 0) to.block_sums[number] = {whole_forward, whole_backward};
 }
 
-/// Computes the weights of all blocks. swapped: the same without borders and with the two directions of each gap exchanged, as the
-/// gradient needs them; null: not wanted.
+/// Computes the weights of all blocks. `swapped` receives the weights that the gradient needs: without borders, and with the two
+/// directions of each gap exchanged. Null: not wanted.
 template <class Exponent, class Mask>
 BILA_KERNEL void weigh_gaps(const sequences s, const index_t H, const index_t blocks, const Mask mask, const border_gaps borders,
                             const gap_table<Exponent> to, const gap_table<Exponent> swapped) {
   const int lane = static_cast<int>(threadIdx.x) % mma_rows;
   const index_t per_grid = static_cast<index_t>(gridDim.x) * blockDim.x / mma_rows;
   const index_t first = (static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x) / mma_rows;
-  for (index_t number = first; number - first % 2 < blocks; number += per_grid) {  // both halves of a warp leave the loop together
+  for (index_t number = first; number - first % 2 < blocks; number += per_grid) {  // both halves of a warp do as many rounds
     const place at = s.find(number < blocks ? number : blocks - 1, H, mma_rows);
     const index_t t = at.unit * mma_rows + lane, count = s.tokens(at.n);
     const bool there = number < blocks && at.unit * mma_rows < count;

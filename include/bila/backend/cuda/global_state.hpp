@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// All ones: every row reads the one state that all keys are in.
+// The mask of all ones: every row reads the same state, a sum over all keys (MATH.md 2.5).
 //
 //     N_i = q_i S + r_i z,   Z_i = q_i z
 //
-// The state of a short sequence is summed up in registers by the blocks of threads that read it, that of a long one beforehand by
-// `chunk_states`.
+// The blocks of threads that write rows sum up the state of a short sequence themselves, in registers. For a long sequence
+// chunk_states and scan_states run first.
 #pragma once
 
 #include <bila/backend/cuda/read_states.hpp>
@@ -18,17 +18,17 @@ inline namespace BILA_CUDA_ARCHITECTURES {
 template <class T>
 struct global_state_call {
   product_call<T> product;
-  state_table<T> states;  // the scan left the state in the first chunk's place; null: it is yet to be summed up
+  state_table<T> states;  // holds the state at the first chunk's number; no S: this kernel sums up the state
   sequences of_keys;
   index_t states_chunk;
-  bool transposed;  // whether the state's rows are features of what is read
+  bool transposed;  // whether the rows of the state are features of the result
 };
 
 template <class T>
 struct global_state_task {
   index_t row, h, token, entry, count, state;
-  index_t key_entry, keys;  // keys that are yet to be summed up
-  const T *k, *v;           // of the first key, v's first column
+  index_t key_entry, keys;  // entry of the first key, number of keys to sum up
+  const T *k, *v;           // the first key, and its value from first_column on
   int first_column;
 
   __device__ void locate(const global_state_call<T>& call, index_t task, int value_tiles, int value_tile, index_t size) {
@@ -61,7 +61,7 @@ struct global_state_memory {
   static constexpr state_tile Tile = Tiles::global_state(static_cast<int>(sizeof(T)), D);
   static constexpr int value_tile = D < Tile.value_tile ? D : Tile.value_tile, value_tiles = D / value_tile;
   static constexpr int warps = Tile.kv_tile / mma_rows, threads = warps * 32;
-  static constexpr index_t rows_per_task = 512;  // enough that reading the state takes little time beside them
+  static constexpr index_t rows_per_task = 512;  // so many that reading the state takes little time
   static constexpr state_sum Sum = state_sum_of<Epilogue>;
   static_assert(!Epilogue::is_dual || value_tiles == 1, "a row of the dual product is a sum over all columns");
   alignas(16) token_tile<T, D, value_tile, Tile.kv_tile> stages[Tile.stages];  // k and v, then q and dot_operand
@@ -69,8 +69,8 @@ struct global_state_memory {
   global_state_task<T> task;
 };
 
-/// A block of threads first sums up the state, or reads it, then writes its rows. The tiles of keys and of rows are one sequence of
-/// steps, so that the copies for the next step are on their way during each.
+/// A block of threads first sums up or reads the state, then writes its rows. Tiles of keys and tiles of rows form one sequence of
+/// steps. During each step the next step's tile is copied to shared memory.
 template <class T, int D, class Tiles, class Epilogue>
 class global_state_pass {
   using memory = global_state_memory<T, D, Tiles, Epilogue>;
@@ -91,7 +91,7 @@ class global_state_pass {
         key_steps_(steps_of(shared.task.keys)),
         steps_(key_steps_ + steps_of(shared.task.count)) {}
 
-  /// Sums up the state, or reads it, and stores it as an operand.
+  /// Sums up or reads the state, and stores it as an operand in shared memory.
   __device__ __forceinline__ void store_state() const {
     carried_state<T, D, value_tile, memory::warps, memory::Sum, passage::forward> carried(warp_);
     if (call_.states.S == nullptr)
@@ -116,12 +116,12 @@ class global_state_pass {
   }
 
  private:
-  /// Rows from number `from` of the task on.
+  /// Writes `count` rows, from row `from` of the task on.
   __device__ __forceinline__ void write_rows_of(const tile& here, index_t from, int count) const {
     const int first_row = warp_ * mma_rows;
     block_of_rows rows;
     rows.q.load(here.k + first_row * here.k_stride);
-    if constexpr (Epilogue::is_dual) {  // comes first, and leaves its registers to the rest
+    if constexpr (Epilogue::is_dual) {  // first, because store_dual() frees registers
       rows.dot_operand.load(here.v + first_row * here.v_stride);
       read_states_transposed<1>(rows, shared_.state, shared_.state);
       rows.store_dual(epilogue_, place_of(from, count));
@@ -139,7 +139,7 @@ class global_state_pass {
     return {at_.row, at_.h, at_.token + from, at_.entry + from, count};
   }
 
-  /// The tile of step i, while the copies for the next one are on their way.
+  /// Waits for the tile of step i, and starts to copy the next one.
   __device__ __forceinline__ const tile& arrive_at(int i) const {
     wait_for_copies<(Tile.stages > 1 ? Tile.stages - 2 : 0)>();
     __syncthreads();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// gradient on a GPU. With dN_i, dZ_i what passes the norm, the gradient is three masked products (MATH.md 4.3):
+// The gradient on a GPU. dN_i and dZ_i are the gradients of N_i and Z_i (MATH.md 4.1). The gradient is three masked products
+// (MATH.md 4.3):
 //
 //     dq = op([dN, dZ], [v, 1], k; f, b)    dk = op([v, 1], [dN, dZ], q; b, f)    dv = op(k, q, dN; b, f)
 //
-// of which the last two are duals of each other, and computed at once where there are registers for both.
+// The last two are duals of each other. One kernel computes both where registers suffice.
 #pragma once
 
 #include <bila/backend/cuda/attend.hpp>
@@ -38,7 +39,7 @@ error_message check_gradient(const Form& form, const Mask& mask, const Norm& nor
   return {};
 }
 
-/// Launches what is planned, step by step.
+/// Launches the kernels of a gradient's plan, step by step.
 template <class Tiles, class Mask, class Norm, class T>
 struct gradient_run {
   launcher& launch;
@@ -74,7 +75,7 @@ struct gradient_run {
   }
 
  private:
-  /// No head of y reads the heads of the inputs, and no token adds to sums.
+  /// Writes zeros: y has no batch rows or no heads, so no gradient depends on the inputs.
   void clear() const {
     double* const sums[] = {to.scale, to.diagonal};
     for (double* const sum : sums)
@@ -84,7 +85,7 @@ struct gradient_run {
       if (x.data != nullptr) launch("clear_view", clear_view<T>, grid_of_tasks(numbers_of(x)), x);
   }
 
-  /// dN, dZ, and the gradients of the scale and the diagonal.
+  /// Computes dN and dZ, and the gradients of the scale and the diagonal.
   void through_norm() const {
     float *const parts = plan.parts.in(workspace), *const numerators = plan.numerators.in(workspace),
                  *const dZ = plan.dZ.in(workspace);
@@ -107,7 +108,7 @@ struct gradient_run {
     launch("add_up", add_up<>, grid{1, 1024}, parts, plan.entries, to.diagonal);
   }
 
-  /// The states that enter chunks, and their adjoints.
+  /// Computes the states that enter chunks, and the adjoints of states.
   template <int D>
   void sum_up_states() const {
     const index_t chunk = plan.chosen.chunk;
@@ -119,7 +120,7 @@ struct gradient_run {
     sum_up({s, H, chunk, q, dN, swapped, plan.dZ.in(workspace), adjoints, global});
     const scan_call<T> scan{s, H, chunk, states, {end_of<Norm>(in.initial_forward), end_of<Norm>(in.initial_backward)}, {}, global};
     launch_scan<D>(launch, plan.scan_states, scan, plan.scan_tasks, plan.rows.longest);
-    // The adjoint of the backward state goes forward: what reads the state at the first token enters from before it.
+    // The adjoint of the backward state runs forward: it starts before the first token, where the final backward state is read.
     const scan_call<T> adjoint_scan{s,
                                     H,
                                     chunk,
@@ -130,7 +131,7 @@ struct gradient_run {
     launch_scan<D>(launch, plan.scan_states, adjoint_scan, plan.scan_tasks, plan.rows.longest);
   }
 
-  /// dq, dk and dv.
+  /// Computes dq, dk and dv.
   template <int D>
   void products() const {
     const float* const dZ = plan.dZ.in(workspace);
@@ -162,7 +163,7 @@ struct gradient_run {
     }
   }
 
-  /// swap: rows are the forward pass's keys, so gaps are crossed in the other direction.
+  /// swap: the rows are the forward pass's keys, so each gap is crossed in the opposite direction.
   product_call<T> product_of(const operand<T>& rows, const operand<T>& keys, const operand<T>& values, bool swap) const {
     return {s,
             H,
@@ -195,7 +196,7 @@ struct gradient_run {
                                   ending);
   }
 
-  /// Adds up heads that share one of the input's, and clears padding.
+  /// Adds up the heads of y that share a head of an input, and clears padding.
   void complete(const row_output<T>& x) const {
     const grid size = grid_of_tasks(numbers_of(x.out));
     if (x.scratch.data != nullptr)
@@ -204,7 +205,7 @@ struct gradient_run {
       launch("clear_padding", clear_padding<T>, size, s, x.out);
   }
 
-  /// The gradient of an initial state crosses the gap by which the state entered.
+  /// Multiplies an initial state's gradient by the decay of the gap that the state crosses.
   void through_border(const state<float>& x, const tensor_view<const float>& log_decay) const {
     const tensor_view<float> both[] = {x.S, Norm::uses_row_sum ? x.z : tensor_view<float>{}};
     for (const tensor_view<float>& part : both)
@@ -212,7 +213,7 @@ struct gradient_run {
         launch("decay_state", decay_state<>, grid_of_tasks(numbers_of(part)), s, part, log_decay);
   }
 
-  /// From the dot products of rows to the gaps, and from these to the mask's parameters.
+  /// Computes the gradients of gaps from the rows' dot products, and the gradients of the mask's parameters from those of gaps.
   void gates() const {
     const gap_gradients at_gaps = plan.gap_gradients_in(workspace);
     const cross_tile_terms<exponent<T>> cross{plan.cross_tile_terms.in(workspace), plan.parts_per_tile, gaps, swapped};
@@ -220,7 +221,7 @@ struct gradient_run {
            row_dots{plan.dots_q.in(workspace), plan.dots_k.in(workspace), plan.stored.value_tiles, plan.entries}, cross, forward,
            backward, at_gaps, plan.tiles);
     const tensor_view<float> at_ends[] = {to.initial_forward.log_decay, to.initial_backward.log_decay};
-    for (const tensor_view<float>& x : at_ends)  // zero where nothing enters, or a sequence is empty
+    for (const tensor_view<float>& x : at_ends)  // zero for states that are not given, and for empty sequences
       if (x.data != nullptr) launch("clear_view", clear_view<float>, grid_of_tasks(x.batches() * x.heads()), x);
     launch("write_gap_gradients", write_gap_gradients<Mask>, grid_of_tasks(plan.entries), s, H, mask, at_gaps, borders_of(in),
            to.log_forward, to.log_backward, to.log_decay, at_border(in.initial_forward, to.initial_forward),

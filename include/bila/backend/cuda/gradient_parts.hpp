@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of the gradient beside its products: through the norm, and from the products to the gates.
+// The small kernels of the gradient: through the norm, from products to gates, and over heads and initial states.
 #pragma once
 
 #include <bila/backend/cuda/gaps.hpp>
@@ -20,7 +20,7 @@ __device__ inline float sum_of_token(float x) {
   return x;
 }
 
-/// The token of an entry. `there` says whether there is one: entries are whole blocks, so some have no token.
+/// The token of an entry. Entries are padded to whole blocks, so some have no token: `there` is false.
 struct token_place {
   index_t n, h, t, entry;
   bool there;
@@ -44,20 +44,20 @@ struct norm_call {
   float scale;
   tensor_view<T> dN;  // [rows, H, L, Dv]
   float* dZ;          // per entry
-  float* scales;      // per entry: the token's part in the gradient of the scale; null: not wanted
-  float* numerators;  // per entry; null: not wanted
+  float* scales;      // per entry: the token's term of the scale's gradient; null: not wanted
+  float* numerators;  // per entry: dN_i / dy_i; null: not wanted
 };
 
-/// x, or the largest number of T. A row whose sum is all but zero has a slope that f16 cannot hold, and an infinite one would make
-/// NaN of the weights of zero that it is multiplied with.
+/// x, clamped to the range of T. Where a row sum is almost zero the slope exceeds f16. If dN were infinite, its product with a zero
+/// weight would be NaN.
 template <class T>
 __device__ float clamp_to(float x) {
   if constexpr (std::is_same_v<T, f16>) return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
   return x;
 }
 
-/// dN_i = numerator dy_i, dZ_i (MATH.md 4.1). A group of 8 lanes has four tokens of a block. Where a lane has 8 features of each at
-/// most, it loads all four tokens before it uses the first.
+/// Writes dN_i = numerator_i dy_i and dZ_i (MATH.md 4.1). Eight lanes process four tokens of a block. If a lane has at most 8
+/// features of a token, it loads all four tokens before it uses the first.
 template <class T, class Norm>
 BILA_KERNEL void pass_norm(const __grid_constant__ norm_call<T> c, const __grid_constant__ Norm norm, const index_t tokens) {
   const int lane = static_cast<int>(threadIdx.x) % lanes_per_token, width = static_cast<int>(c.dy.features());
@@ -113,7 +113,7 @@ BILA_KERNEL void pass_norm(const __grid_constant__ norm_call<T> c, const __grid_
   }
 }
 
-/// A token's part in the gradient of the diagonal's weight: (dN_i . v_i + dZ_i) (q_i . k_i), with dN as it is before it is rounded.
+/// Writes each token's term of the diagonal's gradient: (dN_i . v_i + dZ_i) (q_i . k_i), with dN before its rounding to T.
 template <class T>
 BILA_KERNEL void weigh_own(const sequences s, const index_t H, const operand<T> q, const operand<T> k, const operand<T> v,
                            const tensor_view<const T> dy, const float* const numerators, const float* const dZ, float* const parts,
@@ -132,7 +132,7 @@ BILA_KERNEL void weigh_own(const sequences s, const index_t H, const operand<T> 
   }
 }
 
-/// Sum over a block of threads, always in the same order. Thread 0 gets it.
+/// The sum over a block of threads, always in the same order. Only thread 0 receives the sum.
 __device__ inline double sum_of_block(double x) {
   __shared__ double parts[32];
 #pragma unroll
@@ -146,7 +146,7 @@ __device__ inline double sum_of_block(double x) {
   return x;
 }
 
-/// *to = the sum of n numbers. The grid is one block of threads.
+/// Writes the sum of n numbers to *to. The grid must be one block of threads.
 template <int = 0>  // a template, so that several .cu files may define it
 BILA_KERNEL void add_up(const float* const x, const index_t n, double* const to) {
   double sum = 0;
@@ -155,15 +155,15 @@ BILA_KERNEL void add_up(const float* const x, const index_t n, double* const to)
   if (threadIdx.x == 0) *to = sum;
 }
 
-/// The gradient of gaps by the pairs of tokens on the two sides of a whole tile, from the cross-tile terms that chunk_output wrote.
+/// The part of a gap's gradient from pairs of tokens on different sides of a whole tile: the first term of MATH.md 4.4.
 template <class Exponent>
 struct cross_tile_terms {
-  const float* parts;  // null: there are none
-  index_t each;        // number of parts per tile and direction
+  const float* parts;  // null: the part is zero
+  index_t each;        // parts per tile and direction
   gap_table<Exponent> gaps, swapped;
 
-  /// The decay of a tile's own gaps and of the gap on its far side. What enters a tile crosses these, and neither the states nor
-  /// the adjoints in `parts` contain them.
+  /// The decay over a tile: its gaps and the gaps on both sides of it. A pair on different sides of the tile crosses all of them,
+  /// and neither the states nor the adjoints in `parts` contain their decays.
   __device__ double decay(int way, index_t entry, index_t count, bool more_after) const {
     if (gaps.weights == nullptr) return 1;
     double log = 0;
@@ -185,13 +185,12 @@ struct cross_tile_terms {
 };
 
 struct gap_gradients {
-  float *forward, *backward;  // per entry, of the gap before the token
-  float* borders;             // per sequence and head: of the gap before its first token forwards, after its last one backwards
+  float *forward, *backward;  // per entry: gradient of the gap before the token
+  float* borders;             // per sequence and head: of the gap before the first token (forward), after the last one (backward)
 };
 
-/// What a token adds to the gradient of the gaps of its tile, by direction: `upto` to those up to the gap before it, `after` to
-/// those after it. A token after a gap reads what comes from before the gap; what comes from before the tile is the same for all
-/// its gaps.
+/// A token's terms of the gradients of its tile's gaps (MATH.md 4.4), by direction. `upto` is added to the gap before the token and
+/// to all earlier gaps of the tile, `after` to all later gaps.
 struct token_terms {
   double upto[2] = {}, after[2] = {};
 
@@ -201,9 +200,9 @@ struct token_terms {
   }
 };
 
-/// The dot products of rows that chunk_output and full_attention wrote, in all value tiles.
+/// The dot products of rows that chunk_output and full_attention wrote. A token's dot product is a sum over value tiles.
 struct row_dots {
-  const float *q, *k;  // of q . dq and k . dk, 3 per entry
+  const float *q, *k;  // parts of q_i . dq_i and of k_i . dk_i, 3 per entry
   index_t value_tiles, entries;
 
   __device__ void add_to(token_terms& to, index_t entry) const {
@@ -212,7 +211,7 @@ struct row_dots {
   }
 };
 
-/// Sums over lanes: of `upto` from this lane to the last, of `after` from the first lane to this one.
+/// Sums over the lanes of a warp: `upto` from this lane to the last, `after` from lane 0 to this one.
 __device__ inline void scan_lanes(double& upto, double& after, int lane) {
 #pragma unroll
   for (int reach = 1; reach < 32; reach *= 2) {
@@ -222,8 +221,8 @@ __device__ inline void scan_lanes(double& upto, double& after, int lane) {
   }
 }
 
-/// From the parts of q . dq and k . dk to the gaps (MATH.md 4.4, local to a tile of `size` tokens). A warp has a tile, each lane a
-/// run of its tokens.
+/// Computes the gradients of gaps from the parts of q_i . dq_i and k_i . dk_i (MATH.md 4.4). All sums are local to a tile of `size`
+/// tokens. A warp processes a tile, and each lane a range of the tile's tokens.
 template <class Exponent>
 BILA_KERNEL void gate_gradient_scan(const sequences s, const index_t H, const index_t size, const row_dots dots,
                                     const cross_tile_terms<Exponent> cross, const bool forward, const bool backward,
@@ -247,7 +246,7 @@ BILA_KERNEL void gate_gradient_scan(const sequences s, const index_t H, const in
       const bool looks = way == 0 ? forward : backward;
       const double crossing = looks ? cross(number, way, entry, n, first + n < count) : 0;
       float* const out = (way == 0 ? to.forward : to.backward) + entry;
-      double rest = crossing + upto + after;  // of the gap before this lane's next token
+      double rest = crossing + upto + after;  // gradient of the gap before this lane's next token
       for (int i = from; i < end; ++i) {
         out[i] = static_cast<float>(looks ? rest : 0);
         token_terms own;
@@ -261,7 +260,7 @@ BILA_KERNEL void gate_gradient_scan(const sequences s, const index_t H, const in
   }
 }
 
-/// Masks whose parameter's gradient a kernel can compute, per token or per head.
+/// Masks whose parameter's gradient a kernel can compute: per token, or per head.
 template <class Mask>
 concept pulls_back_tokens = requires(const Mask& mask, index_t t, double (*f)(index_t)) {
   mask.gradient_of(t, t, f, f);
@@ -271,8 +270,7 @@ concept pulls_back_heads = requires(const Mask& mask, double sum) {
   mask.gradient_of(sum, sum);
 };
 
-/// The gradient of gap u of a sequence. It is zero at the sequence's ends and where the decay is exactly zero. h counts the mask's
-/// heads.
+/// The gradient of gap u of a sequence, and 0 at the sequence's ends or where the decay is exactly 0. `h` is a head of the mask.
 template <class Mask>
 __device__ double live_gap(const sequences& s, const Mask& mask, const float* gaps, bool forward, index_t n, index_t h, index_t u) {
   if (u <= 0 || u >= s.tokens(n) || exp(gap_of(s, mask, forward, n, h, u)) == 0) return 0;
@@ -294,7 +292,7 @@ BILA_KERNEL void write_gap_gradients(const sequences s, const index_t H, const _
     if (log_forward.data != nullptr) log_forward(row, at.h, token, 0) = static_cast<float>(forward(at.t));
     if (log_backward.data != nullptr) log_backward(row, at.h, token, 0) = static_cast<float>(backward(at.t));
     if constexpr (pulls_back_tokens<Mask>)
-      if (log_decay.data != nullptr && at.h == own * sharing) {  // the first head of a group adds up all of them
+      if (log_decay.data != nullptr && at.h == own * sharing) {  // a group's first head adds up the group
         double sum = 0;
         for (index_t h = at.h; h < at.h + sharing; ++h) {
           const index_t start = s.first_entry(at.n, h, H);
@@ -313,7 +311,7 @@ BILA_KERNEL void write_gap_gradients(const sequences s, const index_t H, const _
 
 inline constexpr index_t gaps_per_part = 2048;
 
-/// The gradients of a head's gaps in both directions, summed over parts of its sequences; a block of threads has a part.
+/// Sums the gradients of a head's gaps, in each direction. A block of threads sums gaps_per_part gaps of a sequence.
 template <class Mask>
 BILA_KERNEL void sum_gap_gradients(const sequences s, const index_t H, const __grid_constant__ Mask mask, const gap_gradients from,
                                    double* const sums, const index_t parts) {
@@ -331,7 +329,8 @@ BILA_KERNEL void sum_gap_gradients(const sequences s, const index_t H, const __g
   }
 }
 
-/// A block of threads adds up the parts of a head of the mask in all sequences.
+/// Adds up the parts of a mask's head over all sequences, and writes the gradient of the head's parameter. A block of threads has a
+/// head.
 template <class Mask>
 BILA_KERNEL void write_head_gradients(const sequences s, const index_t H, const __grid_constant__ Mask mask,
                                       const double* const sums, const tensor_view<float> log_decay) {
@@ -352,20 +351,20 @@ BILA_KERNEL void write_head_gradients(const sequences s, const index_t H, const 
   }
 }
 
-/// Multiplies the gradient of an initial state by the decay of the gap through which the state entered.
+/// Multiplies the gradient of an initial state by the decay of the gap that the state crosses.
 template <int = 0>  // a template, so that several .cu files may define it
 BILA_KERNEL void decay_state(const sequences s, const tensor_view<float> x, const tensor_view<const float> log_decay) {
   const index_t per_head = x.length() * x.features(), tasks = x.batches() * x.heads() * per_head;
   for (index_t i = thread_number(); i < tasks; i += threads_in_grid()) {
     const index_t n = i / per_head / x.heads(), h = i / per_head % x.heads();
-    if (s.tokens(n) == 0) continue;  // the state passed through without a decay
+    if (s.tokens(n) == 0) continue;  // the state crossed no gap
     float& value = x(n, h, i % per_head / x.features(), i % x.features());
     const float factor = static_cast<float>(exp(fmin(0.0, border_gaps::at(log_decay, n, h))));
     value = factor == 0 ? 0 : value * factor;
   }
 }
 
-/// Adds up the heads that share a head of an input, and writes zeros at padding.
+/// Adds up the heads of y that share a head of an input, and writes zeros at padding.
 template <class T>
 BILA_KERNEL void add_heads(const sequences s, const tensor_view<const float> x, const tensor_view<T> to, const bool ragged) {
   const index_t share = x.heads() / to.heads(), per_row = to.heads() * to.length() * to.features(), tasks = to.batches() * per_row;

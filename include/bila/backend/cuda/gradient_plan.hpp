@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of a gradient.
+// The plan of a gradient: its algorithm, its arrays in the workspace and the grids of its kernels.
 #pragma once
 
 #include <bila/backend/cuda/gradient_parts.hpp>
@@ -14,16 +14,16 @@ inline namespace BILA_CUDA_ARCHITECTURES {
 template <class T>
 struct gradient_plan {
   geometry size;
-  bool nothing = false;  // whether no head of y reads the inputs
+  bool nothing = false;  // whether y has no batch rows or no heads
   choice chosen{};
   sequence_plan rows;
-  index_t entries = 0, width = 0;  // of arrays per token; the head size that kernels are compiled for
+  index_t entries = 0, width = 0;  // numbers in an array per token; head size that kernels are compiled for
   bool weighted = false, has_chunk_states = false;
-  bool of_gaps = false;                   // whether the gradient of gaps is asked for
-  stored_plan stored{};                   // its tiles are what gaps' gradients are local to
-  index_t tiles = 0, parts_per_tile = 0;  // of the cross-tile terms, each direction
+  bool of_gaps = false;                   // whether gradients of gaps are asked for
+  stored_plan stored{};                   // the gradients of gaps are summed within each of its tiles
+  index_t tiles = 0, parts_per_tile = 0;  // tiles of all heads; cross-tile terms per tile and direction
 
-  // Arrays in the workspace. Adjoints are the states of the pass for k: of dN and dZ in place of v and ones.
+  // Arrays in the workspace. Adjoints are states of dN and dZ in place of v and ones.
   region<T> dN;
   region<float> dZ, parts, numerators;  // per entry, see norm_call
   gap_plan<T> gaps, swapped;
@@ -32,10 +32,10 @@ struct gradient_plan {
   region<float> dots_q, dots_k, cross_tile_terms;
   region<float> gaps_forward, gaps_backward, gaps_borders;
   region<double> gap_sums;
-  region<float> heads_q, heads_k, heads_v;  // where heads that share one of the input's are yet to be added up
-  std::size_t bytes = 0;                    // of workspace that the caller must bring
+  region<float> heads_q, heads_k, heads_v;  // gradients per head of y, until add_heads adds up the heads
+  std::size_t bytes = 0;                    // size of the workspace that the caller must bring
 
-  // Kernels. output: of one product; dual_output: of a product and its dual.
+  // Grids of the kernels. output: for one product. dual_output: for a product and its dual.
   grid pass_norm, gap_weights, chunk_states, scan_states, output, dual_output, gate_gradient_scan, sum_gap_gradients;
   index_t scan_tasks = 0;
 
@@ -62,7 +62,7 @@ bool has_states(const inputs<T>& in, const output_gradients<T>& dy, const gradie
          to.initial_forward.given() || to.initial_backward.given();
 }
 
-/// Where the gradient's arrays lie.
+/// Reserves the gradient's arrays in the workspace.
 template <class Tiles, class Mask, class T>
 void plan_gradient_arrays(gradient_plan<T>& plan, const gradients<T>& to, kernel::arena& counted) {
   const auto& [B, H, L, Lk, Dk, Dv] = plan.size;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of tokens in shared memory, and the rows of one warp as the left operand of its products.
+// Tiles of tokens in shared memory, and 16 rows of a warp as the left operand of products.
 #pragma once
 
 #include <bila/backend/cuda/gaps.hpp>
@@ -10,11 +10,11 @@ inline namespace v0_1 {
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
-/// `Tokens` tokens: keys of D features, and values of E.
+/// A tile of `Tokens` tokens: keys of D features, values of E features, biases.
 template <class T, int D, int E, int Tokens>
 struct token_tile {
   static constexpr int keys = Tokens, blocks = Tokens / mma_rows;
-  static constexpr int pad = 16 / static_cast<int>(sizeof(T));  // puts 8 rows in different banks
+  static constexpr int pad = 16 / static_cast<int>(sizeof(T));  // numbers between two rows, so that 8 rows lie in different banks
   static constexpr int k_stride = D + pad, v_stride = E + pad;
   alignas(16) T k[Tokens * k_stride];
   alignas(16) T v[Tokens * v_stride];
@@ -29,8 +29,8 @@ struct token_tile {
     load_tokens<Tokens, E, v_stride, Threads>(v, from, of.fast);
   }
 
-  /// Starts to copy `count` tokens, of which first_k and first_v are the first; the rest of the tile becomes zero. `numbers`: bias,
-  /// or null.
+  /// Starts to copy `count` tokens from first_k and first_v on, and zeros to the rest of the tile. numbers: biases per entry, or
+  /// null.
   template <int Threads>
   __device__ void load(const operand<T>& of_k, const T* first_k, const operand<T>& of_v, const T* first_v, int count,
                        const float* numbers, index_t entry, int first_v_feature = 0) {
@@ -43,7 +43,7 @@ struct token_tile {
   }
 };
 
-/// A tile with the gap weights of its tokens.
+/// A tile of tokens with their gap weights.
 template <class T, int D, int E, int Tokens>
 struct key_tile : token_tile<T, D, E, Tokens> {
   using token_tile<T, D, E, Tokens>::blocks;
@@ -51,7 +51,7 @@ struct key_tile : token_tile<T, D, E, Tokens> {
   alignas(16) both_ways<exponent<T>> sums[Tokens];
   both_ways<exponent<T>> block_sums[blocks];
 
-  /// Loads the weights from first_kind to last_kind.
+  /// Starts to copy the tokens and their weights of the kinds from first_kind to last_kind.
   template <int Threads>
   __device__ void load(const operand<T>& of_k, const T* first_k, const operand<T>& of_v, const T* first_v, int count,
                        const gap_table<exponent<T>>& gaps, index_t entry, weight_kind first_kind, weight_kind last_kind,
@@ -65,19 +65,19 @@ struct key_tile : token_tile<T, D, E, Tokens> {
       copy_async(&weights[kind][n], gaps.weight(static_cast<weight_kind>(kind), entry + n), n < entries);
     }
     if (with_sums) load_numbers<Threads>(sums, gaps.sums + entry, Tokens, entries);
-    if (const int i = static_cast<int>(threadIdx.x); i < blocks)  // too few, and not aligned, for copies of more than one
+    if (const int i = static_cast<int>(threadIdx.x); i < blocks)  // one by one: elements of 8 bytes may not be 16-byte aligned
       copy_one_async(block_sums + i, gaps.block_sums + entry / mma_rows + i, i < entries / mma_rows);
   }
 };
 
-/// Sixteen rows of a warp as the left operand of its products: fragments that stay in registers, or are read from shared memory.
+/// Sixteen rows of a warp as the left operand of products. Fragments stay in registers, or are read from shared memory.
 template <class T, int D, bool InRegisters>
 class row_operand {
   using F = fragments<T>;
   static constexpr int stride = D + 16 / static_cast<int>(sizeof(T));
 
  public:
-  /// Rows in shared memory.
+  /// Loads the rows from shared memory.
   __device__ __forceinline__ void load(const T* from) {
     from_ = from;
     if constexpr (InRegisters)
@@ -85,7 +85,7 @@ class row_operand {
       for (int k = 0; k < D / mma_rows; ++k) fragments_[k] = F::template load_a<stride>(from + k * mma_rows);
   }
 
-  /// Rows in device memory, fewer than sixteen at a sequence's end.
+  /// Loads the rows from device memory. At a sequence's end there are fewer than sixteen.
   __device__ __forceinline__ void load(const rows<const T>& from, bool fast) {
     static_assert(InRegisters);
 #pragma unroll
