@@ -69,7 +69,7 @@ void check_ranges(const char* what, std::vector<range> x, std::size_t bytes) {
 template <class T>
 std::vector<range> arrays_of(const detail::attend_plan<T>& plan) {
   std::vector<range> x;
-  list(x, plan.rows.table, plan.partial_rows, plan.initial_z[0], plan.initial_z[1], plan.decays, plan.right_states);
+  list(x, plan.rows.table, plan.partial_rows, plan.initial_z[0], plan.initial_z[1], plan.decays, plan.right_states, plan.result);
   list(x, plan.gaps);
   list(x, plan.states);
   return x;
@@ -179,10 +179,10 @@ std::string refusal_after(const Change& change) {
   return {};
 }
 
-/// What a CPU does and a GPU does not.
+/// What a GPU takes as a CPU does, and what it does not.
 void check_refusals() {
   check_refusal(refusal_after([](example&) {}), "");
-  check_refusal(refusal_after([](example& call) { call.out.add = true; }), "outputs.add");
+  check_refusal(refusal_after([](example& call) { call.out.add = true; }), "");
   const bila::state<bila::bf16> narrow{nowhere<bila::bf16>(example::B, example::H, example::D, example::D), {}};
   check_refusal(refusal_after([&](example& call) { call.in.initial_forward = narrow; }), "initial_forward is stored in 16 bits");
   check_refusal(refusal_after([&](example& call) { call.out.final_backward = narrow; }), "final_backward is stored in 16 bits");

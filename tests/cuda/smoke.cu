@@ -224,6 +224,46 @@ void other_masks() {
   expect(dgate.finite(), "a head's gate", "fixed_decay");
 }
 
+/// y += result is the result, rounded, added and rounded; padding stays as it is.
+template <class T>
+void adds() {
+  const index_t B = 2, H = 2, L = 300, D = 16;
+  const std::vector<index_t> lengths{L, 70};
+  array<T> q(B * H * L * D, 0.2, 1), k(B * H * L * D, 0.2, 1), v(B * H * L * D, -1, 1), y(B * H * L * D), sum(B * H * L * D, -1, 1);
+  array<float> gate(H, -1, 0);
+  const auto view = [&](array<T>& x) { return bila::blhd(x.device(), B, L, H, D); };
+  bila::inputs<T> in{view(q), view(k), view(v)};
+  in.lengths = lengths;
+  const bila::mask::fixed_decay<float> mask{bila::vec<const float>(gate.device(), H)};
+  sum.fetch();
+  const auto before = [&] {
+    std::vector<double> x;
+    for (index_t n = 0; n < B * H * L * D; ++n) x.push_back(static_cast<double>(sum[n]));
+    return x;
+  }();
+  const auto run = [&](const auto& form, bool add) {
+    bila::outputs<T> out{view(add ? sum : y)};
+    out.add = add;
+    const std::size_t bytes = bila::workspace_bytes<tiles<T>>(bila::cuda::on{}, form, mask, bila::norm::none{}, in, out);
+    array<std::byte> room(static_cast<index_t>(bytes));
+    bila::attend<tiles<T>>(bila::cuda::on{nullptr, {room.device(), bytes}}, form, mask, bila::norm::none{}, in, out);
+    check(cudaDeviceSynchronize(), "outputs.add");
+  };
+  const bila::form::chunkwise form{.size = 128};
+  run(form, false);
+  run(form, true);
+  y.fetch();
+  sum.fetch();
+  bool right = true;
+  for (index_t n = 0; n < B * H * L * D; ++n) {
+    const bool padding = n / (H * D) % L >= lengths[static_cast<std::size_t>(n / (H * L * D))];
+    const float x = static_cast<float>(before[static_cast<std::size_t>(n)]) + static_cast<float>(y[n]);
+    const T wanted = padding ? T(static_cast<float>(before[static_cast<std::size_t>(n)])) : T(x);
+    right = right && static_cast<double>(sum[n]) == static_cast<double>(wanted);
+  }
+  expect(right, "y", "outputs.add");
+}
+
 template <class T>
 void all_forms(const shape& s, const std::vector<index_t>& offsets, const std::vector<index_t>& lengths) {
   step<T>("full", bila::form::full{}, s, offsets, lengths);
@@ -244,6 +284,8 @@ int main() {
   all_forms<float>({2, 2, 1, 133, 24, 32}, {}, {133, 0});
   all_forms<float>({1, 1, 1, 20, 5, 7, 3}, {0, 3, 20}, {});
   other_masks<bila::f16>();
+  adds<float>();
+  adds<bila::bf16>();
   if (failures == 0) std::puts("all right");
   return failures == 0 ? 0 : 1;
 }

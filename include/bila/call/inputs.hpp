@@ -54,7 +54,7 @@ inputs(tensor_view<T>, tensor_view<U>, tensor_view<V>) -> inputs<std::remove_con
 /// next piece takes as its initial state.
 ///
 /// add: y += result, each rounded once, for norms that use no row sum: sums of one-way calls, or of several scan orders, without a
-/// tensor in between. Padding stays as it is, and heads are not cut for threads.
+/// tensor in between. Padding stays as it is. On a CPU heads are not cut for threads.
 template <class T>
 struct outputs {
   tensor_view<T> y = {};  // [B, H, L, Dv]

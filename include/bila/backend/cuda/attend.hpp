@@ -50,7 +50,7 @@ error_message check_call(const Form& form, const Mask& mask, const Norm& norm, c
   if (only_states(out)) return "y is missing: on a GPU there is no call for states alone";
   if (wrong.empty()) wrong = validate(in, out);
   if (wrong.empty()) wrong = bila::detail::check_states(in, out, rules);
-  if (wrong.empty() && out.add) return "outputs.add is set, but a GPU overwrites y";
+  if (wrong.empty() && out.add && Norm::uses_row_sum) return "outputs.add is set, but the norm divides each row by its own sum";
   if (wrong.empty()) wrong = bila::detail::check_state_storage("initial_forward", in.initial_forward);
   if (wrong.empty()) wrong = bila::detail::check_state_storage("initial_backward", in.initial_backward);
   if (wrong.empty()) wrong = bila::detail::check_state_storage("final_forward", out.final_forward);
@@ -80,6 +80,7 @@ struct attend_plan {
   gap_plan<T> gaps;
   state_plan<T> states;
   region<std::byte> right_states;
+  region<T> result;       // the result, before it is added to y
   std::size_t bytes = 0;  // size of the workspace that the caller must bring
 
   // Grids of the kernels. output: recurrent_scan, chunk_output, read_global_state or full_attention.
@@ -136,6 +137,7 @@ attend_plan<T> plan_attend(const Form& form, const Mask&, const Norm&, const inp
     plan_recurrent(plan, in, Norm::uses_row_sum, counted);
   else
     plan_products<Tiles, epilogue::normalise<Norm, T>>(plan, counted);
+  plan.result = reserve<T>(counted, numbers_of(out.y), out.add);
   plan.bytes = bytes_for(counted);
   return plan;
 }
@@ -226,11 +228,10 @@ void launch_products(launcher& launch, const attend_plan<T>& plan, std::byte* wo
     launch_full_attention<D, Tiles>(launch, plan.output, call, ending);
 }
 
-/// Launches the kernels of a plan.
-template <class Tiles, class Form, class Mask, class Norm, class T>
-void launch_attend(launcher& launch, const attend_plan<T>& plan, std::byte* workspace, const Form&, const Mask& mask,
-                   const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
-  if (plan.nothing) return;
+/// Launches the kernels of a plan; y is overwritten.
+template <class Tiles, class Mask, class Norm, class T>
+void launch_overwriting(launcher& launch, const attend_plan<T>& plan, std::byte* workspace, const Mask& mask, const Norm& norm,
+                        const inputs<T>& in, const outputs<T>& out) {
   const sequences s = plan.rows.in(workspace);
   if (plan.rows.ragged) send_table(launch, s, plan.rows.table.in(workspace), segments_of(in, plan.size));
   if (plan.gap_weights.blocks > 0)
@@ -248,6 +249,19 @@ void launch_attend(launcher& launch, const attend_plan<T>& plan, std::byte* work
   launch("clear_padding", clear_padding<T>, grid_of_tasks(numbers_of(out.y)), s, out.y);
   if (Norm::uses_row_sum && out.row_sum.data != nullptr)
     launch("clear_padding", clear_padding<float>, grid_of_tasks(numbers_of(out.row_sum)), s, out.row_sum);
+}
+
+/// Launches the kernels of a plan.
+template <class Tiles, class Form, class Mask, class Norm, class T>
+void launch_attend(launcher& launch, const attend_plan<T>& plan, std::byte* workspace, const Form&, const Mask& mask,
+                   const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
+  if (plan.nothing) return;
+  if (!out.add) return launch_overwriting<Tiles>(launch, plan, workspace, mask, norm, in, out);
+  outputs<T> apart = out;  // y keeps what it holds until the result is there
+  apart.y = bhld(plan.result.in(workspace), out.y.batches(), out.y.heads(), out.y.length(), out.y.features());
+  launch_overwriting<Tiles>(launch, plan, workspace, mask, norm, in, apart);
+  launch("add_result", add_result<T>, grid_of_tasks(numbers_of(out.y)), plan.rows.in(workspace), tensor_view<const T>(apart.y),
+         out.y);
 }
 
 }  // namespace BILA_CUDA_ARCHITECTURES

@@ -30,6 +30,17 @@ BILA_KERNEL void clear_padding(const sequences s, const tensor_view<T> x) {
   }
 }
 
+/// y += x, but for the padding of each batch row.
+template <class T>
+BILA_KERNEL void add_result(const sequences s, const tensor_view<const T> x, const tensor_view<T> y) {
+  const index_t per_row = y.heads() * y.length() * y.features(), tasks = per_row * y.batches();
+  for (index_t i = thread_number(); i < tasks; i += threads_in_grid()) {
+    const index_t b = i / per_row, h = i / (y.length() * y.features()) % y.heads(), l = i / y.features() % y.length(),
+                  d = i % y.features();
+    if (s.packed || l < s.tokens(b)) y(b, h, l, d) = narrow<T>(wide(y(b, h, l, d)) + wide(x(b, h, l, d)));
+  }
+}
+
 /// Writes zeros to all elements of a view.
 template <class T>
 BILA_KERNEL void clear_view(const tensor_view<T> x) {
