@@ -80,7 +80,7 @@ struct attend_plan {
   gap_plan<T> gaps;
   state_plan<T> states;
   region<std::byte> right_states;
-  region<T> result;       // the result, before it is added to y
+  region<T> result;       // (B, H, L, Dv), the result before add_result adds it to y
   std::size_t bytes = 0;  // size of the workspace that the caller must bring
 
   // Grids of the kernels. output: recurrent_scan, chunk_output, read_global_state or full_attention.
@@ -257,7 +257,7 @@ void launch_attend(launcher& launch, const attend_plan<T>& plan, std::byte* work
                    const Norm& norm, const inputs<T>& in, const outputs<T>& out) {
   if (plan.nothing) return;
   if (!out.add) return launch_overwriting<Tiles>(launch, plan, workspace, mask, norm, in, out);
-  outputs<T> apart = out;  // y keeps what it holds until the result is there
+  outputs<T> apart = out;  // y keeps its values until add_result runs
   apart.y = bhld(plan.result.in(workspace), out.y.batches(), out.y.heads(), out.y.length(), out.y.features());
   launch_overwriting<Tiles>(launch, plan, workspace, mask, norm, in, apart);
   launch("add_result", add_result<T>, grid_of_tasks(numbers_of(out.y)), plan.rows.in(workspace), tensor_view<const T>(apart.y),

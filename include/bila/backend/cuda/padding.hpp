@@ -30,7 +30,7 @@ BILA_KERNEL void clear_padding(const sequences s, const tensor_view<T> x) {
   }
 }
 
-/// y += x, but for the padding of each batch row.
+/// y += x, except at the padding of each batch row.
 template <class T>
 BILA_KERNEL void add_result(const sequences s, const tensor_view<const T> x, const tensor_view<T> y) {
   const index_t per_row = y.heads() * y.length() * y.features(), tasks = per_row * y.batches();
