@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The form that chooses for its caller: the faster of full and chunkwise, for each head and segment.
+// The form that chooses the faster of full and chunkwise, for each head and segment.
 #pragma once
 
 #include <bila/config.hpp>
@@ -12,23 +12,25 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// What `automatic` takes for a head.
+/// The form that `automatic` takes for a head.
 enum class choice { full, chunkwise };
 
-/// full while it is faster than chunkwise, by their operations and what a chunk costs besides:
+/// Chooses full while it is faster than chunkwise. The rule counts the operations of both forms, and the overhead of a chunk:
 ///
-///     forward, gaps:            full  iff  L < C + (4 Dk Dv + 450) / (Dk + Dv), C = 16
-///     forward, none, both ways: full  iff  L <     2 Dk Dv / (Dk + Dv)     with diagonal weight 1; chunkwise is the one state
-///     gradient:                 full  iff  L < C + 10 Dk Dv / (3 Dk + 2 Dv), C = 32
-///     gradient, one state:      full  iff  L Lk (3 Dk + 2 Dv) < (2 L + 3 Lk) Dk Dv
-///     pairwise only:            full;      states given: never full
+///     result, gaps:                      full  iff  L < C + (4 Dk Dv + 450) / (Dk + Dv), C = 16
+///     result, one global state:          full  iff  L <     2 Dk Dv / (Dk + Dv)
+///                                        (chunkwise has one global state with gap::none, both directions, diagonal weight 1)
+///     gradient, gaps:                    full  iff  L < C + 10 Dk Dv / (3 Dk + 2 Dv), C = 32
+///     gradient, one global state:        full  iff  L Lk (3 Dk + 2 Dv) < (2 L + 3 Lk) Dk Dv
+///     pairwise mask:                     full
+///     initial or final states given:     chunkwise
 ///
-/// The choice depends on a segment's own shape only, so a sequence gives the same bits alone, packed, or in a batch.
+/// The choice depends only on a segment's own shape, so a sequence gives the same bits alone, packed, or in a batch.
 /// Source: the cost model of form/README.md, and measurements (bench/cpu).
 struct automatic {
   static constexpr chunkwise linear{};
 
-  /// What is taken for a head of this size with a gapped mask; with any other it is full.
+  /// The choice for a head of this size with a gapped mask. A pairwise mask always takes full.
   static choice pick(head_size size, gap gaps, direction way, double diagonal, bool has_states = false) {
     const double L = static_cast<double>(size.L), Dk = static_cast<double>(size.Dk), Dv = static_cast<double>(size.Dv);
     const bool global = global_state::serves(gaps, way, diagonal);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mask of the full form, one block at a time: which blocks of keys a block of queries sees, and with what weights.
+// The mask of the full form, block by block: which blocks of keys a block of queries sees, and the weights between the two blocks.
 #pragma once
 
 #include <bila/config.hpp>
@@ -11,7 +11,7 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-inline constexpr index_t block = 128;  // tokens of a tile's side
+inline constexpr index_t block = 128;  // side of a tile, in tokens
 
 inline index_t blocks_in(index_t L) { return (L + block - 1) / block; }
 
@@ -26,18 +26,18 @@ struct walk_scratch {
     if (r != nullptr) std::fill_n(r, block, Real(1));
   }
 
-  kernel::tile<Real> M;                       // (block, block) of key and query
-  kernel::border_weights<Real> mine, theirs;  // (block) of the queries' block, of the keys' block
-  Real* r;                                    // (block)
+  kernel::tile<Real> M;                       // (block, block) rows are keys, columns are queries
+  kernel::border_weights<Real> mine, theirs;  // (block) weights of the queries' block; of the keys' block
+  Real* r;                                    // (block) ones; for a mask with decay, the queries' read weights
   gap_decays decays;
 };
 
-/// The block of keys jb of a pairwise mask, with this weight on the diagonal. A pair that the call's direction hides is not asked
-/// for; its weight is zero.
+/// Fills M with the weights for block jb of keys of a pairwise mask, and multiplies the diagonal by `diagonal`. A pair that the
+/// call's direction hides gets weight zero without asking the mask.
 template <class Kernel, class T, class Real>
 BILA_NOINLINE void fill_block(const head<T>& x, index_t ib, index_t jb, double diagonal, double* scratch, kernel::tile<Real> M) {
   for (index_t j = 0; j < M.rows; ++j) {
-    const index_t own = jb * block + j - ib * block;  // the query that is key j's token
+    const index_t own = jb * block + j - ib * block;  // the query whose token is key j
     const index_t first = x.direction == direction::forward ? std::clamp<index_t>(own, 0, M.columns) : 0;
     const index_t last = x.direction == direction::backward ? std::clamp<index_t>(own + 1, 0, M.columns) : M.columns;
     x.mask.weights(ib * block + first, last - first, jb * block + j, scratch);
@@ -47,8 +47,8 @@ BILA_NOINLINE void fill_block(const head<T>& x, index_t ib, index_t jb, double d
   }
 }
 
-/// The blocks that reach block ib by crossing gaps this way, nearest first, until nothing passes. Their mask has rank one:
-/// M_ij = read_i (product of the blocks between) write_j.
+/// Visits the blocks of keys that block ib of queries sees in direction `way`, nearest first, until the decay between them is zero.
+/// The weights between two different blocks have rank one: M_ij = read_i (product of the totals of the blocks between) write_j.
 template <class Kernel, class T, class Real, class Visit>
 BILA_NOINLINE void walk_away(const head<T>& x, direction way, index_t ib, walk_scratch<Kernel, Real>& w, const Visit& visit) {
   const index_t away = way == direction::forward ? -1 : 1;
@@ -66,8 +66,9 @@ BILA_NOINLINE void walk_away(const head<T>& x, direction way, index_t ib, walk_s
   }
 }
 
-/// Calls visit(jb, M) for every block jb of keys that block ib of queries sees, M its weights as the kernel's `score` takes them,
-/// with this weight on the diagonal. A gapped mask: the block on the diagonal, then away from it in both directions.
+/// Calls visit(jb, M) for every block jb of keys that block ib of queries sees. M holds the weights as the kernel's `score` takes
+/// them, with `diagonal` on the diagonal. A mask with decay starts with the block on the diagonal, then goes outwards in each
+/// direction.
 template <class Kernel, class T, class Real, class Visit>
 void for_each_key_block(const head<T>& x, index_t ib, double diagonal, walk_scratch<Kernel, Real>& w, const Visit& visit) {
   const index_t queries = (std::min)(block, x.q.count - ib * block), keys = blocks_in(x.k.count);

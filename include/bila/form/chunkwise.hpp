@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The chunkwise form: one dense block inside each chunk, one carried state per direction between chunks; linear in L.
-// (LION's code calls "chunk" what visits all pairs of blocks; here that is form::full.)
+// The chunkwise form: one dense block inside each chunk, and one state per direction carried between chunks. Time is linear in L.
+// (LION's code calls a loop over all pairs of blocks "chunk". Here this loop is form::full.)
 #pragma once
 
 #include <bila/config.hpp>
@@ -20,12 +20,12 @@ inline namespace BILA_UNIT {
 ///     [N_i, Z_i] = alpha_i q_i H + beta_i q_i G + sum_j M_ij (q_i . k_j) [v_j, 1]
 ///     H <- alpha_last H + sum_j omega_j k_j [v_j, 1],   G <- beta_first G + sum_j psi_j k_j [v_j, 1]
 ///
-/// Time O(L C (Dk + Dv) + L Dk Dv), memory O(C (C + Dk + Dv) + Dk Dv) and one number per token. It is a two-sided
-/// sweep: the first pass over a chunk stores q H or q G in y, the second adds the rest and normalises; no state is stored.
+/// Time O(L C (Dk + Dv) + L Dk Dv), memory O(C (C + Dk + Dv) + Dk Dv) and one number per token. The form is a two-sided sweep: the
+/// first pass over a chunk stores q H or q G in y, the second pass adds the other terms and normalises. No state is stored.
 /// Source: LION (arXiv 2502.16249), the chunkwise form, with carried states as in Mamba-2 (arXiv 2405.21060).
 struct chunkwise {
-  index_t size = 0;        // tokens per chunk, 128 for more; 0: the fastest where it was measured, 16 and 32 for the gradient
-  bool recompute = false;  // the gradient keeps one state per sqrt(L / C) chunks instead of one per chunk, and computes more
+  index_t size = 0;        // tokens per chunk, at most 128; 0: the fastest that was measured, 16 forward and 32 for the gradient
+  bool recompute = false;  // true: the gradient keeps one state per sqrt(L / C) chunks, not per chunk, and computes more
 
   error_message validate() const { return size >= 0 ? error_message() : message("chunkwise.size = ", size, ", it must be >= 0"); }
 
@@ -49,9 +49,9 @@ struct chunkwise {
           decays(memory, sweep_decays<Kernel>::tokens_for(C), std::type_identity<Kernel>()) {}
 
     kernel::tile<Real> q, k, weighted, qt, v, N;  // (C, Dk) (C, Dk) (C, Dk) (Dk, C) (C, Dv) (C, Dv)
-    kernel::tile<Real> A, M;                      // (C, C) of key and query
-    Real *z, *out;                                // (C)
-    kernel::border_weights<Real> border, now;     // (C) now: border, rescaled for the stored state
+    kernel::tile<Real> A, M;                      // (C, C) rows are keys, columns are queries
+    Real *z, *out;                                // (C) row sums; factors of the rows
+    kernel::border_weights<Real> border, now;     // (C) weights at the chunk's borders; now: rescaled for the stored state
     gap_decays decays;
   };
 
@@ -89,7 +89,7 @@ struct chunkwise {
   chunkwise_gradient gradient() const { return {size > 0 ? tokens() : 32, recompute}; }
 
  private:
-  static constexpr index_t most = 128;  // products of a chunk are added up in a row, and longer chunks are slower everywhere
+  static constexpr index_t most = 128;  // a chunk's products are summed uncompensated, and longer chunks are slower everywhere
 
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void sweep(const head<T>& x, const norm_view<Real>& norm, scratch<Kernel, Real>& w,
@@ -103,8 +103,8 @@ struct chunkwise {
     kernel::pending_decay state(*passed.pending);
 
     sweep_decays<Kernel> gaps(w.decays, way, C, first, last, flags.finish && x.direction == direction::both);
-    index_t scanned = 0;         // tokens of the chunk that was scanned last
-    bool scanned_inner = false;  // and whether it is one like any other
+    index_t scanned = 0;         // tokens of the chunk whose weights were computed last
+    bool scanned_inner = false;  // whether that chunk has neighbours on both sides
     for (index_t step = 0; step < chunks; ++step) {
       const index_t at = first + (forwards ? step : chunks - 1 - step) * C, n = (std::min)(C, last - at);
       const auto q = kernel::whole_packets<Kernel>(x.q.slice(at, n), w.q);  // (n, Dk)

@@ -16,24 +16,24 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// For one direction, with H the state that enters a chunk, R the adjoint of the state that leaves it, and a column of ones added
-/// to v, of dZ to dN, wherever a state is meant,
+/// For one direction, let H be the state before a chunk and R the adjoint of the state after it. In these lines v has one more
+/// column, of ones, and dN one more column, dZ:
 ///
-///     dq_i += read_i H dN_i        R <- total R + sum_i read_i q_i dN_i     against the direction, first; kept for each chunk
+///     dq_i += read_i H dN_i        R <- total R + sum_i read_i q_i dN_i     computed first, against the direction; each R is kept
 ///     dk_j += write_j R v_j        H <- total H + sum_j write_j k_j v_j     along the direction
 ///     dv_j += write_j R^T k_j
 ///
-/// and inside the chunk, once for both directions, with g_ij = dN_i . v_j + dZ_i,
+/// The pairs inside the chunk are added once for both directions, with g_ij = dN_i . v_j + dZ_i:
 ///
 ///     dq_i += sum_j M_ij g_ij k_j,   dk_j += sum_i M_ij g_ij q_i,   dv_j += sum_i M_ij (q_i . k_j) dN_i
 ///
-/// Time O(L C (Dk + Dv) + L Dk Dv); memory one adjoint per chunk, or with `recompute` one per sqrt(L / C) chunks, three times.
-/// Source: the transposed masked form of LION (arXiv 2502.16249); it is what automatic differentiation of the definition gives.
+/// Time O(L C (Dk + Dv) + L Dk Dv). Memory: one adjoint per chunk, with `recompute` about 3 sqrt(L / C) adjoints.
+/// Source: the transposed masked form of LION (arXiv 2502.16249), which equals automatic differentiation of the definition.
 struct chunkwise_gradient {
   index_t size;    // tokens per chunk
-  bool recompute;  // the adjoints inside a span of chunks, from the one kept at its end
+  bool recompute;  // true: only the adjoint at the end of each span of chunks is kept, and the others are recomputed
 
-  /// How many adjoints are kept: of all chunks, or of a span, and one for each span.
+  /// How many adjoints are kept: one for each chunk of a span, and one for each span. Without `recompute` one span has all chunks.
   struct keeping {
     index_t chunks, spans;
   };
@@ -83,7 +83,7 @@ struct chunkwise_gradient {
           ends(memory, head, kept.spans == 1 ? 0 : kept.spans),
           ends_rest(memory, head, kept.spans == 1 ? 0 : kept.spans) {}
 
-    /// Adjoints R of the state that leaves a chunk, and their row sums r.
+    /// Adjoints R of the states after chunks, and their row sums r.
     struct adjoints {
       adjoints(kernel::arena& memory, head_size head, index_t count)
           : first(memory.padded<Kernel, Real>(count * head.Dk, head.Dv)),
@@ -95,30 +95,30 @@ struct chunkwise_gradient {
       Real* r(index_t n) const { return row_sums.row(n); }
 
       kernel::tile<Real> first, row_sums;  // (count Dk, Dv) (count, Dk)
-      double* pending;                     // (count) the true adjoint is so many times the stored one
+      double* pending;                     // (count) the true adjoint is this factor times the stored one
       index_t Dk;
     };
 
-    /// R_rest as it was at the end of a span.
+    /// The memory that keeps R_rest as it was at the end of a span.
     compensation<Real> rest_of(index_t span) const {
       return R_rest.at(ends_rest.R(span), ends_rest.r(span), ends_rest.pending + span);
     }
 
     kernel::tile<Real> q, k, dq, dk;                        // (C, Dk)
-    kernel::tile<Real> v, dv, dy, weighted;                 // (C, Dv), weighted is for either width
+    kernel::tile<Real> v, dv, dy, weighted;                 // (C, Dv); weighted: (C, max(Dk, Dv))
     kernel::tile<Real> qt, dyt;                             // (Dk, C) (Dv, C)
-    kernel::tile<Real> A, G, E, M;                          // (C, C) of key and query
+    kernel::tile<Real> A, G, E, M;                          // (C, C) rows are keys, columns are queries
     kernel::tile<Real> Ht, Rt;                              // (Dv, Dk) (Dv, Dk)
     Real* h;                                                // (Dk) row sums of H
-    compensation<Real> rest;                                // (Dv, Dk) (Dk) of H and h
-    kernel::border_weights<Real> border, now;               // (C) now: border, rescaled for the stored state
+    compensation<Real> rest;                                // (Dv, Dk) (Dk) rounding errors of H and h
+    kernel::border_weights<Real> border, now;               // (C) weights at the borders; now: rescaled for the stored state
     Real *a, *b;                                            // (L) dN_i = a_i dy_i, dZ_i = b_i
-    Real *a_here, *b_here, *reads_dy, *reads_dZ, *running;  // (C) of the chunk; read_i a_i; read_i b_i
-    double *rows, *columns;                                 // (C)
+    Real *a_here, *b_here, *reads_dy, *reads_dZ, *running;  // (C) a and b of the chunk; read_i a_i; read_i b_i; scratch
+    double *rows, *columns;                                 // (C) for gate_gradient_scan
     gap_decays decays;
-    compensation<Real> R_rest;  // (Dk, Dv) (Dk)
-    adjoints inside, ends;      // of the chunks, and one more; of the spans
-    adjoints ends_rest;         // R_rest there
+    compensation<Real> R_rest;  // (Dk, Dv) (Dk) rounding errors of R and r
+    adjoints inside, ends;      // for the chunks of one span, and one more; for the spans
+    adjoints ends_rest;         // R_rest at the ends of the spans
   };
 
   template <class Kernel, class T>
@@ -132,13 +132,13 @@ struct chunkwise_gradient {
   template <class Kernel, class T, class Real>
   void run(const head<T>& x, head_gradient<T>& g, const norm_view<Real>& norm, kernel::arena memory) const {
     if (!global_state_gradient::serves(x)) return run_chunks<Kernel>(x, g, norm, memory);
-    if (g.of_pairs) {  // by the diagonal and by gaps between tokens: what one state for all does not know
+    if (g.of_pairs) {  // one global state does not give the gradients with respect to the diagonal and to gaps between tokens
       head_gradient<T> pairs = g;
       pairs.q = pairs.k = pairs.v = {};
       pairs.initial_forward = pairs.initial_backward = {};
       run_chunks<Kernel>(x, pairs, norm, memory);
       g.diagonal = pairs.diagonal;
-      if (g.forward != nullptr) g.forward[0] = 0;  // there a state enters, and it is known
+      if (g.forward != nullptr) g.forward[0] = 0;  // a state crosses this gap: global_state_gradient adds its gradient
       if (g.backward != nullptr) g.backward[x.q.count] = 0;
     }
     global_state_gradient::run<Kernel>(x, g, norm, memory);
@@ -160,15 +160,15 @@ struct chunkwise_gradient {
     pass(direction::forward, false, true);
   }
 
-  /// What a pass over the tokens has to do.
+  /// What a pass over the tokens does.
   struct pass_flags {
     direction way;
-    bool row_sums;  // the norm uses them
-    bool first;     // starts the sums dq, dk, dv
-    bool dense;     // adds the block inside each chunk, and finishes the sums: the last pass
+    bool row_sums;  // whether the norm uses row sums
+    bool first;     // whether this pass starts the sums dq, dk, dv
+    bool dense;     // whether this pass is the last: it adds the pairs inside each chunk, and finishes the sums
   };
 
-  /// A chunk, counted along the direction.
+  /// The tokens of a chunk. `step` counts the chunks along the direction.
   struct place {
     place(direction way, index_t step, index_t L, index_t C) {
       const index_t chunks = (L + C - 1) / C;
@@ -232,7 +232,7 @@ struct chunkwise_gradient {
     if (g.v.out.data != nullptr) next.add(g.v.sum, at.first, at.count);
   }
 
-  /// R against the direction, from behind chunk `end` to before chunk `begin`.
+  /// Computes the adjoints R against the direction, from chunk `end` - 1 down to chunk `begin`.
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void sweep_adjoint(const head<T>& x, const head_gradient<T>& g, scratch<Kernel, Real>& w, index_t begin,
                                           index_t end, pass_flags flags) {
@@ -272,14 +272,14 @@ struct chunkwise_gradient {
     to.pending[m] = from.pending[n];
   }
 
-  /// What crosses the chunk's borders.
+  /// Computes the weights at the chunk's borders.
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void weigh_tokens(const head<T>& x, direction way, place at, scratch<Kernel, Real>& w) {
     fill_decays<Kernel>(x, way, at.first, at.count, w.decays.way(way));
     scan_border(way, w.decays, at.count, w.border);
   }
 
-  /// What enters by dN and dZ, `times` as much.
+  /// Computes the weights of dy and dZ as they enter R: reads_dy_i = times read_i a_i, reads_dZ_i = times read_i b_i.
   template <class Kernel, class Real>
   static void read_tokens(place at, double times, scratch<Kernel, Real>& w) {
     const Real factor = static_cast<Real>(times);
@@ -290,11 +290,11 @@ struct chunkwise_gradient {
     }
   }
 
-  /// A chunk's part of a gradient: where it belongs if its rows are whole packets, else in scratch.
+  /// A chunk's part of a gradient. `to` is the gradient's own memory if its rows are whole packets, else scratch.
   template <class Real>
   struct running_sum {
     kernel::tile<Real> to;
-    bool started;  // by earlier passes and heads; else nothing is there yet
+    bool started;  // true: `to` has sums of earlier passes or heads; false: `to` has no content yet
 
     kernel::tile<const Real> partial() const { return started ? to : kernel::tile<const Real>{}; }
   };
@@ -336,8 +336,8 @@ struct chunkwise_gradient {
     kernel::weigh_borders(w.border, H_pending, 1 / R_pending, n, w.now);
     const Real* const write = w.now.write;
 
-    // N_i += weights_i a_i S + sums_weights_i sums, the second term as the score and the value of one more key. z = N . of, of this
-    // way's part alone.
+    // Adds N_i += weights_i a_i S + sums_weights_i sums. The second term enters as the score and the value of one more key. z_i
+    // becomes N_i . of_i, where N_i is only this direction's part.
     const auto add_read = [&](const running_sum<Real>& N, const Real* weights, kernel::tile<const Real> a,
                               kernel::tile<const Real> S, const Real* sums_weights, const Real* sums, kernel::tile<const Real> of,
                               double* z) {
@@ -357,7 +357,7 @@ struct chunkwise_gradient {
     Kernel::transpose(w.Rt, R);
     add_read(dk, write, v, w.Rt, write, flags.row_sums ? r : nullptr, k, w.columns);
     Kernel::read(dv.to, {.q = k, .S = R, .weights = write, .partial = dv.partial()}, &next);
-    add_read(dq, w.reads_dy, dy, w.Ht, w.reads_dZ, flags.row_sums ? w.h : nullptr, q, w.rows);  // last: accumulate finds H
+    add_read(dq, w.reads_dy, dy, w.Ht, w.reads_dZ, flags.row_sums ? w.h : nullptr, q, w.rows);  // last: H is cached
     if (gaps != nullptr) {
       double pass = Kernel::template inner<Real>(w.Ht, w.Rt);
       for (index_t c = 0; flags.row_sums && c < x.q.width; ++c) pass += static_cast<double>(w.h[c]) * static_cast<double>(r[c]);
@@ -394,7 +394,7 @@ struct chunkwise_gradient {
     kernel::tile<Real> dq, dk, dv;
   };
 
-  /// The pairs inside one chunk. The decays of this way are in w.decays already.
+  /// Adds the pairs inside one chunk. w.decays already holds the decays of direction `way`.
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void block(const head<T>& x, head_gradient<T>& g, direction way, index_t first, const tokens<const Real>& in,
                                   const sums<Real>& out, scratch<Kernel, Real>& w) {

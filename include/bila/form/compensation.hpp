@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over a long sequence. Added to a float state token by token, 1e6 equal numbers are off by 1 %, because each addition rounds
-// the same way. A state therefore gathers tokens by chunks, each summed up on its own, and once the roundings that it still
-// remembers could add up, what they take is kept beside it (compensated summation, Kahan 1965).
+// Sums over a long sequence. If a float state adds 1e6 equal numbers token by token, the sum is off by 1 %, because each addition
+// rounds the same way. A state therefore adds the sum of a whole chunk at once. Once the rounding errors in a state could matter,
+// they are kept in a second state (compensated summation, Kahan 1965).
 #pragma once
 
 #include <bila/config.hpp>
@@ -16,7 +16,7 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// What is missing in a state S and its row sums s: E and e, so that S + E and s + e are the true sums.
+/// The rounding errors E of a state S and e of its row sums s: the true sums are S + E and s + e.
 template <class Real>
 struct compensation {
   template <class Kernel>
@@ -31,9 +31,9 @@ struct compensation {
     *roundings = 0;
   }
 
-  /// E and e for a state that decays and is then rounded so many times more; without E while it can do without. 128 roundings are
-  /// at most 64 units in the last place, 4e-6; to keep E costs about 7 % of a chunk, and decays of e^-0.0005 a token or less never
-  /// need it.
+  /// Returns E and e for a state that decays by `decay` and is then rounded `more` times. E is null while fewer than 128 roundings
+  /// count: these are at most 64 units in the last place, 4e-6. To keep E costs about 7 % of a chunk. A decay of e^-0.0005 a token
+  /// or less never needs E.
   kernel::state<Real> after(double decay, double more) const {
     if (*roundings >= most) return {E, e};
     *roundings = decay * *roundings + more;
@@ -42,7 +42,7 @@ struct compensation {
     return {E, e};
   }
 
-  /// One for the same state, elsewhere.
+  /// A compensation of the same state whose numbers lie at the given addresses.
   compensation at(kernel::tile<Real> E_there, Real* e_there, double* roundings_there) const {
     compensation there = *this;
     there.E = E_there, there.e = e_there, there.roundings = roundings_there;
@@ -57,7 +57,7 @@ struct compensation {
 
   kernel::tile<Real> E;  // (rows, columns)
   Real* e;               // (sums)
-  double* roundings;     // of S, those before a decay counted as much as they still weigh
+  double* roundings;     // (1) count of the roundings of S; a decay of S multiplies the count
 
  private:
   static constexpr double most = 128;

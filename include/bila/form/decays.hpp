@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of one chunk of one head: what crosses its borders, and the dense block inside it.
+// The weights of one chunk of one head: the decays at the chunk's borders, and the dense block inside the chunk.
 #pragma once
 
 #include <bila/config.hpp>
@@ -15,7 +15,7 @@ inline namespace BILA_UNIT {
 
 constexpr direction other(direction way) { return way == direction::forward ? direction::backward : direction::forward; }
 
-/// The decays of the gaps of some tokens, either way, in double.
+/// The decays of the gaps around n tokens, for both directions, in double.
 struct gap_decays {
   template <class Kernel>
   gap_decays(kernel::arena& memory, index_t n, std::type_identity<Kernel>)
@@ -23,7 +23,7 @@ struct gap_decays {
 
   double* way(direction w) const { return w == direction::forward ? forward : backward; }
 
-  /// Of the tokens from the m-th on.
+  /// The decays of the tokens from token m on.
   gap_decays after(index_t m) const {
     gap_decays later = *this;
     later.forward += m;
@@ -31,11 +31,11 @@ struct gap_decays {
     return later;
   }
 
-  double *forward, *backward;  // (n + 1) of gap m, the one before token m, 0 <= m <= n
+  double *forward, *backward;  // (n + 1) decay of gap m, which lies before token m, 0 <= m <= n
 };
 
-/// Of the gaps of tokens [first, first + n), crossed this way. Nothing decays before the head's first token nor after its last: a
-/// given state has crossed that gap when a sweep starts.
+/// Writes the decays of the gaps around tokens [first, first + n), crossed in direction `way`. The gaps before the head's first
+/// token and after its last get decay 1: a given state has crossed its gap before the sweep starts.
 template <class Kernel, class T>
 BILA_NOINLINE void fill_decays(const head<T>& x, direction way, index_t first, index_t n, double* lambda) {
   const bool starts = first == 0, ends = first + n == x.k.count;
@@ -44,14 +44,14 @@ BILA_NOINLINE void fill_decays(const head<T>& x, direction way, index_t first, i
     x.mask.log_decays(way, first + starts, n + 1 - starts - ends, lambda + starts);
     Kernel::exponentials(lambda, n + 1);
   } else {
-    std::fill_n(lambda, n + 1, x.k.count > 1 ? x.mask.decay(way, 1) : 1.0);  // a single token has no gap to ask for
+    std::fill_n(lambda, n + 1, x.k.count > 1 ? x.mask.decay(way, 1) : 1.0);  // a single token has no gap between tokens
   }
   if (starts) lambda[0] = 1;
   if (ends) lambda[n] = 1;
 }
 
-/// The decays of a sweep's chunks, filled for several of them at a time: a gap between two chunks belongs to both, and exponentials
-/// of 16 tokens wait for each other, 1 % of a selective sweep.
+/// The decays of a sweep's chunks, computed for several chunks at a time. Two neighbouring chunks share a gap, and exponentials of
+/// only 16 tokens keep the processor waiting. Both together would cost 1 % of a selective sweep.
 template <class Kernel>
 class sweep_decays {
  public:
@@ -77,7 +77,7 @@ class sweep_decays {
   direction way_;
   index_t C_, first_, last_;
   bool both_;
-  index_t begin_ = 0, end_ = 0;  // tokens whose decays are at hand
+  index_t begin_ = 0, end_ = 0;  // tokens whose decays are in scratch_
 };
 
 template <class Real>
@@ -88,7 +88,7 @@ void scan_border(direction way, const gap_decays& decays, index_t n, kernel::bor
     kernel::scan_backward(border, decays.backward, n);
 }
 
-/// M_ji (n, n) of key j and query i, from the decays of the ways that the call looks; zeros where it does not.
+/// Fills M_ji (n, n) of key j and query i with the products of decays. Weights that the call's direction hides are zero.
 template <class Kernel, class T, class Real>
 void scan_block(const head<T>& x, kernel::tile<Real> M, const gap_decays& decays, double diagonal) {
   Kernel::scan_square(M, x.direction == direction::backward ? nullptr : decays.forward,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a form can compute, said at compile time. A mask keeps the past in one kind of memory; a form has an engine for each kind
-// that it can compute, and the entry point picks it. A pair without an engine does not compile.
+// Which masks a form can compute, decided at compile time. A mask keeps the past in one kind of memory. A form has an engine for
+// each kind that it can compute, and the entry point picks the engine. A pair of form and mask without an engine does not compile.
 #pragma once
 
 #include <bila/config.hpp>
@@ -11,20 +11,20 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// How the past is kept. pairs: not at all, every pair has a weight of its own. gaps: in a state that decays from token to token.
+/// How a mask keeps the past. pairs: not at all, every pair of tokens has its own weight. gaps: in a state that decays at each gap.
 enum class memory { pairs, gaps };
 
-/// What a mask offers decides.
+/// The kind of memory of a mask: gaps if the mask is gapped, else pairs.
 template <class Mask>
 requires(pairwise<Mask> || gapped<Mask>) inline constexpr memory memory_of = gapped<Mask> ? memory::gaps : memory::pairs;
 
-/// What computes `Form` for a kind of memory. A specialisation has
+/// The engine that computes `Form` for a kind of memory. A specialisation has
 ///
 ///     static constexpr bool carries_states;  // whether initial and final states have a meaning
-///     static Engine of(const Form& form);    // with plan, splits, run and gradient(); for a two-sided sweep
+///     static Engine of(const Form& form);    // Engine has plan, splits, run and gradient(); for a two-sided sweep
 ///                                            // also plan_two_sided_sweep and halves
 ///
-/// and several kinds may have one engine. No specialisation: the form refuses the kind.
+/// Several kinds of memory may share one engine. A form without a specialisation for a kind refuses that kind.
 template <class Form, memory Kind>
 struct engine_of;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The full form: the masked matrix product itself, tile by tile; quadratic in L, but never an L x L matrix.
+// The full form: the masked matrix product, tile by tile. Time is quadratic in L, but no L x L matrix is ever held.
 #pragma once
 
 #include <bila/config.hpp>
@@ -19,7 +19,7 @@ inline namespace BILA_UNIT {
 
 /// A = (Q K^T) o M,  N = A V,  Z_i = sum_j A_ij,  y_i = s N_i / n(s Z_i), row block by row block.
 ///
-/// Time O(L^2 (Dk + Dv)), memory O(block (block + Dk + Dv)). Accepts every mask: pairwise and gapped.
+/// Time O(L^2 (Dk + Dv)), memory O(block (block + Dk + Dv)). The form accepts every mask, pairwise or gapped.
 /// Source: LION (arXiv 2502.16249), full masked attention.
 struct full {
   template <class Kernel, class Real>
@@ -38,9 +38,9 @@ struct full {
           walk(memory) {}
 
     kernel::tile<Real> q, k, qt, v, N, A;  // (block, Dk) (block, Dk) (Dk, block) (block, Dv) (block, Dv) (block, block)
-    Real *z, *out;                         // (block) z of one block of keys
-    double* sums;                          // (block) z of all
-    compensation<Real> rest;               // (block, Dv)
+    Real *z, *out;                         // (block) row sums over one block of keys; factors of the rows
+    double* sums;                          // (block) row sums over all keys
+    compensation<Real> rest;               // (block, Dv) rounding error of N
     walk_scratch<Kernel, Real> walk;
   };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradient of the full form, tile by tile.
+// The gradient of the full form, computed tile by tile.
 #pragma once
 
 #include <bila/config.hpp>
@@ -17,7 +17,7 @@ inline namespace BILA_UNIT {
 ///     dl/dM_ij = g_ij (q_i . k_j)                                for a pairwise mask
 ///     dl/df_t = sum_{i >= t > j} E_ij,   dl/db_t = sum_{i < t <= j} E_ij,   dl/d diagonal = sum_i g_ii (q_i . k_i)
 ///
-/// Time O(L^2 (Dk + Dv)), memory O(block (block + Dk + Dv)) and four numbers per token. Keeps nothing from the forward pass.
+/// Time O(L^2 (Dk + Dv)), memory O(block (block + Dk + Dv)) and four numbers per token. It reads y and the forward row sum.
 /// Source: the dense closed form of LION's full masked attention (arXiv 2502.16249).
 struct full_gradient {
   template <class Kernel, class Real>
@@ -43,21 +43,21 @@ struct full_gradient {
           backward(memory, size.L),
           walk(memory) {}
 
-    /// What the pairs of different blocks add to the gaps they cross.
+    /// Sums over pairs of tokens in different blocks. The gradients of the gaps that these pairs cross follow from the sums.
     struct crossings {
       crossings(kernel::arena& memory, index_t L)
           : rows(memory.numbers<Kernel, double>(L)),
             columns(memory.numbers<Kernel, double>(L)),
             pass(memory.numbers<Kernel, double>(blocks_in(L))) {}
-      double *rows, *columns, *pass;  // (L) (L) (blocks)
+      double *rows, *columns, *pass;  // (L) sums per query; (L) per key; (blocks) of pairs that cross a whole block
     };
 
     kernel::tile<Real> q, k, dq, dk;  // (block, Dk)
     kernel::tile<Real> v, dy, dv;     // (block, Dv)
     kernel::tile<Real> qt, dyt;       // (Dk, block) (Dv, block)
-    kernel::tile<Real> A, G, E;       // (block, block) of key and query
-    Real *a, *b, *running;            // (block)
-    double* dots;                     // (block)
+    kernel::tile<Real> A, G, E;       // (block, block) rows are keys, columns are queries
+    Real *a, *b, *running;            // (block) dN_i = a_i dy_i, dZ_i = b_i; scratch
+    double* dots;                     // (block) dots dy_i . y_i
     crossings forward, backward;
     walk_scratch<Kernel, Real> walk;
   };
@@ -100,7 +100,7 @@ struct full_gradient {
         const kernel::tile<Real> A{w.A.data, m, n, w.A.stride}, G{w.G.data, m, n, w.G.stride},
             E{w.E.data, m, n, w.E.stride};  // (m, n)
         if (g.weights.data != nullptr) {
-          const kernel::rank_one<Real> ones{w.walk.r, w.walk.r};  // a mask without gaps leaves them so
+          const kernel::rank_one<Real> ones{w.walk.r, w.walk.r};  // a pairwise mask does not overwrite these ones
           Kernel::score(A, k, qt, ones);
           Kernel::score_gradient(A, {G, E}, v, dyt, {w.a, w.b}, ones);
           write_weights<Kernel>(x, g, first, from, E);
@@ -129,7 +129,7 @@ struct full_gradient {
   }
 
  private:
-  /// dl / dM_ij = g_ij (q_i . k_j), E without the mask, where the call's direction looks.
+  /// Writes dl / dM_ij = g_ij (q_i . k_j) for the pairs that the call's direction sees. E must be computed with a mask of ones.
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void write_weights(const head<T>& x, const head_gradient<T>& g, index_t first, index_t from,
                                           kernel::tile<Real> E) {
@@ -158,7 +158,7 @@ struct full_gradient {
       for (index_t d = 0; d < to.sum.width; ++d) to.sum(i, d) = 0;
   }
 
-  /// sum += A q, in place where the sum's rows are whole packets.
+  /// Adds A q to sum, in place if the sum's rows are whole packets.
   template <class Kernel, class T, class Real>
   static void add_product(const gradient_rows<T>& to, index_t first, kernel::tile<Real> scratch_tile, kernel::tile<Real> A,
                           kernel::tile<const Real> q) {

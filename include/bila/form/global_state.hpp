@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bidirectional all-ones mask: one state for all queries. No chunks, no second sweep, and keys need not be the
-// queries' tokens. The recurrent and the chunkwise form take this path for masks without gaps (MATH.md 2.5).
+// The mask of all ones in both directions: one state serves all queries. There are no chunks and no second sweep, and keys need not
+// be the queries' tokens. The recurrent and the chunkwise form take this path for masks without decay (MATH.md 2.5).
 #pragma once
 
 #include <bila/config.hpp>
@@ -14,14 +14,14 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// T = K^T [V, 1],  [N, Z] = Q T; O(L Dk Dv) time, O(Dk Dv) memory.
+/// Computes T = K^T [V, 1],  [N, Z] = Q T, in O(L Dk Dv) time and O(Dk Dv) memory.
 struct global_state {
-  /// Only with the diagonal weight 1: adding (diagonal - 1) (q . k) v would cancel where a token outweighs all others.
+  /// The diagonal weight must be 1: to add (diagonal - 1) (q . k) v would cancel if one token outweighs all others.
   static bool serves(gap gaps, direction way, double diagonal) {
     return gaps == gap::none && way == direction::both && detail::is_exactly(diagonal, 1);
   }
 
-  static constexpr index_t block = 64;  // tokens at a time
+  static constexpr index_t block = 64;  // tokens per block
 
   template <class Kernel, class Real>
   struct scratch {
@@ -37,10 +37,10 @@ struct global_state {
           ones(memory.numbers<Kernel, Real>(block)) {}
 
     kernel::tile<Real> S, q, k, v, N;  // (Dk, Dv) (block, Dk) (block, Dk) (block, Dv) (block, Dv)
-    Real *s, *z, *out, *ones;          // (Dk) (block) (block) (block)
+    Real *s, *z, *out, *ones;          // (Dk) row sums of S; (block) row sums of y, factors of the rows, ones
   };
 
-  /// Each half adds up its own keys' state and then reads both.
+  /// Each half sums the state of its own keys, and then its queries read the states of both halves.
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void run(const head<T>& x, const norm_view<Real>& norm, split part, kernel::arena& memory,
                                 two_sided_sweep<Kernel, Real>& m) {
@@ -102,8 +102,8 @@ struct global_state {
     }
   }
 
-  /// Row c of the state that all queries see: the tokens' own, and what comes before and after. Each final state is what lies on
-  /// its side, the tokens included.
+  /// Makes row c of the tokens' state S into the state that all queries see: S plus both initial states. Also writes the final
+  /// states: S plus the initial state of the same direction.
   template <class T, class Real>
   static BILA_NOINLINE void join_states(const head<T>& x, index_t c, Real* S, Real* s) {
     const auto entering = [c](const head_state<const Real>& from, index_t d) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradient of the all-ones mask in both directions: one state and one adjoint serve every token, and keys need not be the
+// The gradient of the mask of all ones in both directions: one state and one adjoint serve every token. Keys need not be the
 // queries' tokens.
 #pragma once
 
@@ -15,10 +15,11 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// With a column of ones added to v, of dZ to dN, T the state that all queries see and P the adjoint of what the keys add to it,
+/// Let v have one more column, of ones, and dN one more column, dZ. T is the state that all queries see. P is the gradient of the
+/// loss with respect to K^T V, through T and through the final states.
 ///
-///     T = K^T V + the initial states        dq_i = T dN_i
-///     P = Q^T dN + by the final states      dk_j = P v_j,   dv_j = P^T k_j
+///     T = K^T V + the initial states                      dq_i = T dN_i
+///     P = Q^T dN + the gradients of the final states      dk_j = P v_j,   dv_j = P^T k_j
 ///
 /// Time O((L + Lk) Dk Dv), memory O(Dk Dv). Source: the derivative of the global state form.
 struct global_state_gradient {
@@ -27,7 +28,7 @@ struct global_state_gradient {
     return global_state::serves(x.mask.gaps, x.direction, x.diagonal);
   }
 
-  static constexpr index_t block = 64;  // tokens at a time
+  static constexpr index_t block = 64;  // tokens per block
 
   template <class Kernel, class Real>
   struct scratch {
@@ -51,10 +52,10 @@ struct global_state_gradient {
 
     kernel::tile<Real> qk, dqk, weighted, dyv, dv;  // (block, Dk) three times, (block, Dv) twice
     kernel::tile<Real> P, Pt, Tt;                   // (Dk, Dv) (Dv, Dk) (Dv, Dk)
-    compensation<Real> T_rest, P_rest;              // (Dv, Dk) (Dk, Dv) what rounding takes from Tt and P
-    Real *p, *t;                                    // (Dk) their row sums
-    Real *a, *b, *ones;                             // (block) dN_i = a_i dy_i, dZ_i = b_i
-    double* dots;                                   // (block)
+    compensation<Real> T_rest, P_rest;              // (Dv, Dk) (Dk, Dv) rounding errors of Tt and P
+    Real *p, *t;                                    // (Dk) row sums of P; of T
+    Real *a, *b, *ones;                             // (block) dN_i = a_i dy_i, dZ_i = b_i; ones
+    double* dots;                                   // (block) dots dy_i . y_i
   };
 
   template <class Kernel, class T, class Real>
@@ -73,7 +74,7 @@ struct global_state_gradient {
  private:
   static constexpr direction ways[] = {direction::forward, direction::backward};
 
-  /// A number of a state; column Dv is that of its row sums.
+  /// Entry (c, d) of a state. Column Dv has the row sums.
   template <class Real>
   static Real entry(const head_state<const Real>& of, index_t c, index_t d, index_t Dv) {
     const rows<const Real>& part = d < Dv ? of.S : of.z;
@@ -125,7 +126,7 @@ struct global_state_gradient {
     }
   }
 
-  /// A number of the adjoint, `own` what the queries make it: writes the initial states' and returns the keys'.
+  /// Returns an entry of P from `own`, the queries' part, and writes the gradients of initial states and their gaps.
   template <class T, class Real>
   static Real join(const head<T>& x, head_gradient<T>& g, index_t c, index_t d, Real own) {
     const index_t Dv = x.v.width;

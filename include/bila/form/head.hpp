@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a form is given: the tokens of one segment of one head, its mask, and how a row is finished. A form knows nothing of
-// batches, heads, threads or of what the gaps mean.
+// What a form computes on: the tokens of one segment of one head, its mask and its states; and how a form normalises rows. A form
+// sees no batch, head or thread, and does not know which mask it has.
 #pragma once
 
 #include <bila/call/inputs.hpp>
@@ -21,7 +21,7 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// One head's part of a `state`: S (Dk, Dv), z (Dk, 1), and the decay of the gap by which it enters.
+/// One head's part of a `state`: S (Dk, Dv), z (Dk, 1), and the decay of the gap between the state and the sequence.
 template <class Real>
 struct head_state {
   rows<Real> S, z;
@@ -30,14 +30,14 @@ struct head_state {
   bool given() const { return S.data != nullptr || z.data != nullptr; }
 };
 
-/// Stored in T, computed in Real.
+/// One segment of one head. Its tensors are stored in T and computed in Real.
 template <class T>
 struct head {
   using Real = real_of<T>;
 
   rows<const T> q, k, v;  // (L, Dk) (L, Dk) (L, Dv)
   rows<T> y;              // (L, Dv)
-  rows<Real> row_sum;     // (L, 1), or without data
+  rows<Real> row_sum;     // (L, 1); data is null if not wanted
   head_mask<real_of<T>> mask;
   double scale, diagonal;
   bila::direction direction;
@@ -52,26 +52,26 @@ struct head {
   const auto& final(bila::direction way) const { return way == bila::direction::forward ? final_forward : final_backward; }
 };
 
-/// The largest sizes that one head of a call can have.
+/// The sizes of one head, or the largest sizes of all heads of a call.
 struct head_size {
   index_t L, Dk, Dv;
 };
 
-/// A two-sided sweep has two passes, each of which can run its two halves of the head at the same time: the second pass over a half
-/// starts from the state that the first pass over the other half ended with.
+/// A two-sided sweep has two passes. Each pass can compute the two halves of a head at the same time. The second pass over a half
+/// starts from the state with which the first pass over the other half ended.
 enum class sweep_pass { both, first, second };
 
 /// One of several equal parts of a head's work that can run at the same time.
 struct split {
   index_t index = 0, count = 1;
   sweep_pass at = sweep_pass::both;
-  index_t half = 0;  // 0 or 1, unless it is whole
+  index_t half = 0;  // 0 or 1; without meaning if `at` is both
 
   bool has_half(index_t n) const { return at == sweep_pass::both || half == n; }
 };
 
-/// A recurrent or chunkwise head is split by blocks of so many value features: columns of the state do not see each other. The
-/// number is a multiple of every packet's.
+/// A recurrent or chunkwise head is split into blocks of this many value features, because the columns of a state are independent.
+/// The number is a multiple of the size of every packet.
 inline constexpr index_t split_columns = 16;
 
 inline index_t column_blocks(index_t Dv) { return std::max<index_t>(1, kernel::round_up(Dv, split_columns) / split_columns); }
@@ -80,11 +80,11 @@ inline index_t splits_by_column(index_t Dv, index_t wanted) {
   return std::clamp<index_t>(wanted, 1, std::max<index_t>(1, Dv / split_columns));
 }
 
-/// Whether nothing is left for this split: a call may have more splits than a head has blocks of columns. Never the first, which
-/// has the row sums even where there are no columns.
+/// Whether this split has no work: a call may have more splits than a head has blocks of columns. The first split always has work,
+/// because it computes the row sums even if there are no columns.
 inline bool is_idle(index_t Dv, split part) { return part.index >= column_blocks(Dv); }
 
-/// The head that has only this split of the value features; the split is not idle.
+/// The head `x` restricted to the value features of one split. The split must not be idle.
 template <class T>
 BILA_NOINLINE head<T> columns_of(head<T> x, split part) {
   const index_t blocks = column_blocks(x.v.width), count = (std::min)(part.count, blocks);
@@ -98,16 +98,16 @@ BILA_NOINLINE head<T> columns_of(head<T> x, split part) {
   narrow(x.final_forward.S);
   narrow(x.final_backward.S);
   if (part.index == 0) return x;
-  x.row_sum.data = nullptr;  // the first split writes what all of them compute
+  x.row_sum.data = nullptr;  // every split computes the row sums, but only the first writes them
   x.final_forward.z.data = x.final_backward.z.data = nullptr;
   return x;
 }
 
-/// Whether a tensor's numbers are rounded when they are stored.
+/// Whether numbers are rounded when they are stored in T.
 template <class T>
 inline constexpr bool is_narrow = !std::is_same_v<T, real_of<T>>;
 
-/// The state that a sweep starts from: the given one, or zero.
+/// Loads the state from which a sweep starts: the given state, or zero.
 template <class Kernel, class Real>
 BILA_NOINLINE void load_initial_state(kernel::tile<Real> S, Real* s, const head_state<const Real>& from) {
   std::fill_n(s, kernel::round_up(S.rows, Kernel::template lanes<Real>), Real(0));
@@ -118,7 +118,7 @@ BILA_NOINLINE void load_initial_state(kernel::tile<Real> S, Real* s, const head_
   for (index_t c = 0; c < S.rows; ++c) s[c] = from.z.data == nullptr ? Real(0) : from.z(c, 0);
 }
 
-/// A state crosses the gap between it and the sequence.
+/// Multiplies a state by the decay of the gap between the state and the sequence. `sums` is the number of row sums in s.
 template <class Real>
 BILA_NOINLINE void decay(kernel::tile<Real> S, Real* s, index_t sums, double lambda) {
   const Real factor = static_cast<Real>(lambda);
@@ -126,7 +126,7 @@ BILA_NOINLINE void decay(kernel::tile<Real> S, Real* s, index_t sums, double lam
   for (index_t c = 0; c < sums; ++c) s[c] *= factor;
 }
 
-/// The state that a sweep ends in, `pending` times S and s, where it is wanted; s is null if the norm has no row sum. S is used up.
+/// Stores the final state, `pending` times S and s, if the caller wants it. s is null if the norm has no row sum. S is overwritten.
 template <class Real>
 BILA_NOINLINE void store_final_state(const head_state<Real>& to, kernel::tile<Real> S, const Real* s, double pending) {
   const Real factor = static_cast<Real>(pending);
@@ -149,7 +149,7 @@ BILA_NOINLINE void divide_exceptional_rows(kernel::tile<Real> N, const Real* z, 
   }
 }
 
-/// Finishes rows [first, first + N.rows): y = sums / n(Z), where write() makes N_i = out_i sums_i once `out` is filled.
+/// Finishes rows [first, first + N.rows): y = sums / n(Z). write() is called once `out` is filled, and must set N_i = out_i sums_i.
 template <class Kernel, class T, class Real, class Write>
 void finish(const head<T>& x, index_t first, kernel::tile<Real> N, const Real* z, Real* out, const norm_view<Real>& norm,
             const Write& write) {

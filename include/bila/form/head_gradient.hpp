@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the gradient of one head is given beside the head itself, where it goes, and the pieces that every form's gradient shares.
+// The further inputs and the outputs of one head's gradient, and the functions that the gradients of all forms share.
 #pragma once
 
 #include <bila/config.hpp>
@@ -10,12 +10,12 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// Where the gradient of q, k or v goes. Heads that read one tensor add to one gradient, in order: the first starts the sum, the
-/// last rounds it.
+/// Where the gradient of q, k or v is written. Heads that read the same tensor add to one gradient, in order: the first head starts
+/// the sum, the last head rounds it.
 template <class T>
 struct gradient_rows {
-  rows<T> out;                // without data: not wanted
-  rows<real_of<T>> sum = {};  // where the heads add; out itself unless it would round
+  rows<T> out;                // data is null if not wanted
+  rows<real_of<T>> sum = {};  // where the heads add; `out` itself unless `out` would round
   bool first = true, last = true;
 };
 
@@ -24,15 +24,15 @@ struct head_gradient {
   using Real = real_of<T>;
 
   rows<const T> y;                                       // (L, Dv), as the forward pass wrote it
-  rows<const Real> row_sum;                              // (L, 1), the same
+  rows<const Real> row_sum;                              // (L, 1), as the forward pass wrote it
   rows<const T> dy;                                      // (L, Dv)
-  head_state<const Real> final_forward, final_backward;  // of the loss by the final states
-  head_state<Real> initial_forward, initial_backward;    // of the loss by the initial states: out
+  head_state<const Real> final_forward, final_backward;  // input: gradients with respect to the final states
+  head_state<Real> initial_forward, initial_backward;    // output: gradients with respect to the initial states
   gradient_rows<T> q, k, v;                              // (L, Dk) (L, Dk) (L, Dv)
-  rows<Real> weights;                                    // (L, L) of query and key, zeroed by the caller; without data: not wanted
+  rows<Real> weights;                                    // (L, L) by query and key, zeroed by the caller; null: not wanted
   double *forward = nullptr, *backward = nullptr;        // (L + 1) with respect to the log decay of gap t, 0 <= t <= L, zeroed by
                                                          // the caller; null: not wanted
-  double scale = 0, diagonal = 0;                        // with respect to the scalars: this head's part
+  double scale = 0, diagonal = 0;                        // this head's part of the gradients with respect to scale and diagonal
   bool of_pairs = true;  // whether the gradient with respect to the diagonal or to gaps between tokens is wanted
 
   bool has_states() const {
@@ -44,7 +44,7 @@ struct head_gradient {
   double* gaps(bila::direction way) const { return way == bila::direction::forward ? forward : backward; }
 };
 
-/// Writes the gradient of tokens [first, first + X.rows), or adds it to the sum of earlier passes and heads. X is used up.
+/// Writes X as the gradient of tokens [first, first + X.rows), or adds X to the sum of earlier passes and heads. X is overwritten.
 template <class Kernel, class T, class Real>
 void accumulate_or_store(const gradient_rows<T>& to, index_t first, kernel::tile<Real> X, bool first_pass, bool last_pass) {
   if (to.out.data == nullptr) return;
@@ -62,8 +62,8 @@ void accumulate_or_store(const gradient_rows<T>& to, index_t first, kernel::tile
     kernel::store(to.sum.slice(first, X.rows), X);
 }
 
-/// Through the normaliser: dN_i = a_i dy_i, dZ_i = b_i of tokens [first, first + n), with a and b the norm's slope; the tiles are
-/// scratch for y and dy. Returns these tokens' part in the gradient of the scale.
+/// Computes the norm's slopes a and b of tokens [first, first + n): dN_i = a_i dy_i, dZ_i = b_i. The two tiles are scratch for dy
+/// and y. Returns these tokens' part in the gradient of the scale.
 template <class Kernel, class T, class Real>
 BILA_NOINLINE double through_norm(const head<T>& x, const head_gradient<T>& g, index_t first, index_t n, Real* a, Real* b,
                                   double* dots, kernel::tile<Real> scratch_dy, kernel::tile<Real> scratch_y,
@@ -74,7 +74,7 @@ BILA_NOINLINE double through_norm(const head<T>& x, const head_gradient<T>& g, i
   return norm.slopes(a, b, norm.uses_row_sum ? g.row_sum.slice(first, n) : g.row_sum, dots, n, x.scale);
 }
 
-/// load_initial_state(), transposed: St (Dv, Dk).
+/// Loads as load_initial_state() does, but transposed: St (Dv, Dk).
 template <class Kernel, class Real>
 void load_initial_state_transposed(kernel::tile<Real> St, Real* s, const head_state<const Real>& from) {
   std::fill_n(s, kernel::round_up(St.columns, Kernel::template lanes<Real>), Real(0));
@@ -84,13 +84,13 @@ void load_initial_state_transposed(kernel::tile<Real> St, Real* s, const head_st
   for (index_t c = 0; c < St.columns; ++c) s[c] = from.z.data == nullptr ? Real(0) : from.z(c, 0);
 }
 
-/// Adds to the gradient of a chunk's gaps what crosses them, E_ij = dl / d log M_ij. `rows` holds what each of its n tokens reads
-/// by such pairs, `columns` what is read of it, `pass` the pairs that jump over the whole chunk.
+/// Adds to the gradients of a chunk's gaps the pairs that also cross a border of the chunk, with E_ij = dl / d log M_ij. rows_i is
+/// the sum of E_ij over keys outside, columns_j over queries outside, `pass` over the pairs that cross the whole chunk.
 ///
 ///     forward:   to[t] += pass + sum_{i >= t} rows_i + sum_{j < t} columns_j      0 <= t < n, the gap before token t
 ///     backward:  to[t] += pass + sum_{i < t} rows_i + sum_{j >= t} columns_j      1 <= t <= n
 ///
-/// Sums end with the chunk, so what cancels in them is small. Source: Mamba-2 (arXiv 2405.21060), made local to a chunk.
+/// The sums end with the chunk, so terms that cancel are small. Source: Mamba-2 (arXiv 2405.21060), made local to a chunk.
 inline BILA_NOINLINE void gate_gradient_scan(direction way, double pass, const double* rows, const double* columns, index_t n,
                                              double* to) {
   double before = 0, from = 0;
@@ -103,8 +103,8 @@ inline BILA_NOINLINE void gate_gradient_scan(direction way, double pass, const d
   }
 }
 
-/// A block on the diagonal was computed with the diagonal weight 1: adds its part to the gradient of that weight, then multiplies
-/// the diagonal by it.
+/// Applies the diagonal weight to a block that was computed with weight 1 on the diagonal. First adds the block's part to the
+/// gradient of the weight, then multiplies the diagonals of A and G by the weight.
 template <class T, class Real>
 void weigh_diagonal(const head<T>& x, head_gradient<T>& g, kernel::tile<Real> A, kernel::tile<Real> G, kernel::tile<Real> E) {
   const Real diagonal = static_cast<Real>(x.diagonal);

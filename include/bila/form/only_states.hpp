@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The states at a sequence's ends and nothing else, for every form that carries states: what the first call over a cut sequence
-// needs. No query is read and no score computed.
+// The final states and nothing else, for every form that carries states. The first call over a sequence that is cut into pieces
+// needs only these states. It reads no query and computes no score.
 #pragma once
 
 #include <bila/config.hpp>
@@ -12,9 +12,9 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// S <- total S + sum_j write_j k_j [v_j, 1], block by block, once for each final state that is wanted; time O(L Dk Dv).
+/// Computes S <- total S + sum_j write_j k_j [v_j, 1] block by block, for each final state that is wanted, in time O(L Dk Dv).
 struct only_states {
-  static constexpr index_t block = 64;  // tokens at a time
+  static constexpr index_t block = 64;  // tokens per block
 
   template <class Kernel, class Real>
   struct scratch {
@@ -29,7 +29,7 @@ struct only_states {
 
     kernel::tile<Real> k, weighted, v;         // (block, Dk) (block, Dk) (block, Dv)
     carried_state<Kernel, Real> state;         // (Dk, Dv)
-    kernel::border_weights<Real> border, now;  // (block) now: border, rescaled for the stored state
+    kernel::border_weights<Real> border, now;  // (block) weights at the block's borders; now: rescaled for the stored state
     gap_decays decays;
   };
 

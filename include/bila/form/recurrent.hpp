@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recurrent form: two sweeps of one state, token by token; for streaming and tight memory.
+// The recurrent form: two sweeps that carry one state each, token by token. It suits streaming and small memories.
 #pragma once
 
 #include <bila/config.hpp>
@@ -14,14 +14,14 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// Exclusive states and one explicit diagonal,
+/// The form uses exclusive states and adds the diagonal explicitly:
 ///
 ///     P_i = e^{f_i} (P_{i-1} + k_{i-1} [v_{i-1}, 1]),   R_i = e^{b_{i+1}} (R_{i+1} + k_{i+1} [v_{i+1}, 1])
 ///     [N_i, Z_i] = q_i P_i + q_i R_i + diagonal (q_i . k_i) [v_i, 1]
 ///
-/// the same numbers as LION's S_i minus half the diagonal in each direction, without its cancellation.
-/// Time O(L Dk Dv), memory O(Dk Dv) and one number per token. It is a two-sided sweep; the first pass over a token stores its
-/// part in y. Source: LION (arXiv 2502.16249), the bidirectional RNN.
+/// The result equals LION's, which subtracts half the diagonal from S_i in each direction, but without the cancellation of that
+/// difference. Time O(L Dk Dv), memory O(Dk Dv) and one number per token. The form is a two-sided sweep: the first pass over a
+/// token stores one direction's part in y. Source: LION (arXiv 2502.16249), the bidirectional RNN.
 struct recurrent {
   static constexpr index_t block = 32;  // tokens that are read from the user's memory at a time
 
@@ -43,11 +43,11 @@ struct recurrent {
           lambda(memory.numbers<Kernel, double>(block + 1)) {}
 
     kernel::tile<Real> q, k, weighted, v, N;  // (block, Dk) (block, Dk) (block, Dk) (block, Dv) (block, Dv)
-    Real *z, *out;                            // (block)
-    Real *read, *settle, *write;              // (block) in the order of the sweep
-    kernel::tile<Real> S;                     // (Dk, Dv) a copy that only one block sees
-    Real* s;                                  // (Dk)
-    double* lambda;                           // (block + 1)
+    Real *z, *out;                            // (block) row sums; factors of the rows
+    Real *read, *settle, *write;              // (block) weights and decays for `steps`, in the order of the sweep
+    kernel::tile<Real> S;                     // (Dk, Dv) copy of the state, used inside one block
+    Real* s;                                  // (Dk) row sums of the copy
+    double* lambda;                           // (block + 1) decays of the gaps
   };
 
   template <class Kernel, class T>
@@ -80,7 +80,7 @@ struct recurrent {
     });
   }
 
-  /// In blocks of tokens, pairs inside a block directly; states are computed again from one per sqrt(L / block) blocks.
+  /// The gradient takes chunks of 16 tokens, keeps one state per sqrt(L / 16) chunks, and recomputes the others.
   chunkwise_gradient gradient() const { return {.size = 16, .recompute = true}; }
 
  private:
@@ -107,7 +107,7 @@ struct recurrent {
         const double lambda = w.lambda[forwards ? i + 1 : n - 1 - i];
         w.read[i] = static_cast<Real>(inside.factor());
         w.write[i] = static_cast<Real>(1 / inside.factor());
-        w.settle[i] = static_cast<Real>(inside.decay(lambda, i % 4 == 3 || i + 1 == n ? 0.5 : 1. / 16));  // tokens share a pass
+        w.settle[i] = static_cast<Real>(inside.decay(lambda, i % 4 == 3 || i + 1 == n ? 0.5 : 1. / 16));  // 4 tokens share a pass
         total *= lambda;
       }
       kernel::prefetch_queue next;
@@ -139,7 +139,7 @@ struct recurrent {
       if (rest.S.data == nullptr) {
         Kernel::steps(along(way, N), z, S, tokens, &next);
         state = inside;
-      } else {  // token by token from a copy; the state itself takes the block at once
+      } else {  // the tokens update a copy of the state; the state adds the block's sum at once
         std::copy_n(passed.S.data, passed.S.rows * passed.S.stride, w.S.data);
         std::copy_n(passed.s, kernel::round_up(passed.S.rows, Kernel::template lanes<Real>), w.s);
         Kernel::steps(along(way, N), z, copy, tokens, &next);
@@ -162,7 +162,7 @@ struct recurrent {
     if (forwards ? last == L : first == 0) store_final_state(x.final(way), S.S, S.s, state.factor());
   }
 
-  /// The rows in the order of the sweep.
+  /// The tile x with its rows in the order of the sweep.
   template <class Real>
   static kernel::tile<Real> along(direction way, kernel::tile<Real> x) {
     if (way == direction::forward) return x;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two-sided sweep. The forward sweep starts at the first token, the backward sweep at the last. In the first pass each goes as
-// far as the middle and stores its part of the rows; in the second pass each goes on over the other's half, adds its own part to
-// the rows and finishes them. No work is done twice, no state is stored, and the two halves can run on two threads: the sums and
-// their order are the same as on one.
+// The two-sided sweep. The forward sweep starts at the first token, the backward sweep at the last. In the first pass each sweep
+// runs as far as the middle and stores its part of the rows. In the second pass each sweep runs over the other half, adds its own
+// part to the stored rows and finishes them. No work is done twice and no state is stored. The two halves can run on two threads,
+// with the same sums in the same order as on one thread.
 #pragma once
 
 #include <bila/config.hpp>
@@ -16,7 +16,7 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// A state as a sweep carries it from chunk to chunk.
+/// The state that a sweep carries from chunk to chunk.
 template <class Kernel, class Real>
 struct carried_state {
   carried_state(kernel::arena& memory, head_size size)
@@ -33,13 +33,13 @@ struct carried_state {
   }
 
   kernel::tile<Real> S;     // (Dk, Dv)
-  Real* s;                  // (Dk) its row sums
-  double* pending;          // the true state is so many times this one
-  compensation<Real> rest;  // (Dk, Dv) (Dk)
+  Real* s;                  // (Dk) row sums of S
+  double* pending;          // (1) the true state is this factor times the stored one
+  compensation<Real> rest;  // (Dk, Dv) (Dk) rounding errors of S and s
 };
 
-/// What lives from the first pass to the second: the two states and the rows so far. The states lie far apart: side by side, the
-/// prefetchers of two cores take each other's lines away, and the recurrent form gains nothing from a second thread.
+/// The memory that the first pass hands to the second: two states and the rows so far. The states lie a page apart. Otherwise the
+/// prefetchers of two cores take cache lines from each other, and the recurrent form gains nothing from a second thread.
 template <class Kernel, class Real>
 struct two_sided_sweep {
   two_sided_sweep(kernel::arena& memory, head_size size, bool narrow_storage)
@@ -55,12 +55,12 @@ struct two_sided_sweep {
 
   state forward;
   Real* z;                     // (L) row sums so far
-  kernel::tile<Real> partial;  // (L, Dv) rows so far, where y would round them
-  double* apart;               // a page
+  kernel::tile<Real> partial;  // (L, Dv) rows so far, if storing them in y would round them
+  double* apart;               // a page between the two states
   state backward;
 };
 
-/// Where the first pass writes rows [first, first + n): y, unless y would round them.
+/// The tile to which the first pass writes rows [first, first + n): y, or `partial` if y would round them.
 template <class Kernel, class T, class Real>
 kernel::tile<Real> rows_for_partial(const head<T>& x, const two_sided_sweep<Kernel, Real>& m, index_t first, index_t n,
                                     kernel::tile<Real> scratch) {
@@ -70,7 +70,7 @@ kernel::tile<Real> rows_for_partial(const head<T>& x, const two_sided_sweep<Kern
     return kernel::results<Kernel>(x.y.slice(first, n), scratch);
 }
 
-/// Has write(tile) write them there.
+/// Calls write(tile) with the tile of rows_for_partial(), then stores the rows in y if the tile is scratch.
 template <class Kernel, class T, class Real, class Write>
 void store_partial(const head<T>& x, const two_sided_sweep<Kernel, Real>& m, index_t first, index_t n, kernel::tile<Real> scratch,
                    const Write& write) {
@@ -88,7 +88,7 @@ kernel::tile<const Real> partial_rows(const head<T>& x, const two_sided_sweep<Ke
     return kernel::whole_packets<Kernel>(rows<const T>(x.y.slice(first, n)), scratch);
 }
 
-/// Has the kernels that come before tokens [first, first + n) prefetch them and their rows of y.
+/// Lets the kernels that run before tokens [first, first + n) prefetch these tokens and their rows of y.
 template <class T>
 void prefetch_tokens(kernel::prefetch_queue& next, const head<T>& x, index_t first, index_t n) {
   next.add(x.q, first, n);
@@ -99,11 +99,11 @@ void prefetch_tokens(kernel::prefetch_queue& next, const head<T>& x, index_t fir
 
 /// What a sweep does with the rows of its tokens.
 struct sweep_flags {
-  bool finish;       // adds what lies inside the chunk, and normalises
-  bool has_partial;  // starts from what the other sweep stored
+  bool finish;       // the sweep adds the pairs inside the chunk, and normalises
+  bool has_partial;  // the sweep starts from the rows that the other sweep stored
 };
 
-/// Calls sweep(way, first, last, sweep_flags) for the tokens first <= t < last that this split covers; middle is a chunk's border.
+/// Calls sweep(way, first, last, sweep_flags) for each range [first, last) of this split's tokens. `middle` is a border of chunks.
 template <class T, class Sweep>
 void run_two_sided_sweep(const head<T>& x, split part, index_t middle, const Sweep& sweep) {
   constexpr auto forward = direction::forward, backward = direction::backward;

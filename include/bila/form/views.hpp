@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mask and a norm as calls and forms see them: a few questions, answered through pointers. So a call is checked, planned and
-// computed by the same code for every mask and every norm, compiled once for each type of numbers.
+// Type-erased views of a mask and of a norm. Checks, plans and forms reach a mask or a norm only through the function pointers
+// here. So the code of a call serves every mask and every norm, and is compiled once for each number type.
 #pragma once
 
 #include <bila/call/checks.hpp>
@@ -22,28 +22,28 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// Any mask, for a call in Real. What checks ask is asked once a call; what forms ask, many tokens at a time.
+/// A view of any mask, for a call in Real. Checks use the pointers once a call. Forms use them for many tokens at a time.
 template <class Real>
 struct mask_view {
   const void* mask = nullptr;
-  bool gapped = false;         // else pairwise, and `gaps` says nothing
-  bila::gap gaps = gap::none;  // the granularity of decay
+  bool gapped = false;         // false: the mask is pairwise, and `gaps` has no meaning
+  bila::gap gaps = gap::none;  // the granularity of the decay
   bool orders_tokens = true;
-  index_t heads = 0;  // that it counts; 0: as many as y has
+  index_t heads = 0;  // heads of the mask's parameters; 0: as many as y has
 
-  /// Log decays of gaps [first, first + count) of a batch row, crossed this way; only if it is gapped.
+  /// Writes the log decays of gaps [first, first + count) of a batch row, crossed in direction `way`. Null if the mask is pairwise.
   void (*ask_log_decays)(const void* mask, index_t b, index_t h, direction way, index_t first, index_t count, double* to) = nullptr;
-  /// How queries [first, first + count) weigh key j; only if it is not.
+  /// Writes the weights of queries [first, first + count) for key j. Null if the mask is gapped.
   void (*ask_weights)(const void* mask, index_t b, index_t h, index_t first, index_t count, index_t j, double* to) = nullptr;
 
-  /// What is wrong with its parameters, for y of B, H and L.
+  /// Returns what is wrong with the mask's parameters, for a y of B batch rows, H heads and L tokens.
   error_message (*ask_wrong)(const void* mask, index_t B, index_t H, index_t L) = nullptr;
-  /// Whether one of these outputs lies on its parameters.
+  /// Returns an error if one of these outputs overlaps the mask's parameters in memory.
   error_message (*ask_overlap)(const void* mask, detail::named_tensors outputs) = nullptr;
-  /// Which of its parameters a gap's log decay is, for an error.
+  /// Names the parameter that holds the log decay of gap t, for an error message.
   std::string (*ask_place)(const void* mask, direction way, index_t b, index_t h, index_t t) = nullptr;
 
-  // Of the gradient, null where the mask does not turn that of its gaps into that of a parameter.
+  // For a gradient. Null if the mask does not turn the gradients of its gaps into the gradient of a parameter.
   per_axis (*ask_parameter_shape)(const void* mask) = nullptr;
   void (*ask_pull_back_tokens)(const void* mask, index_t b, index_t h, const segment& piece, const double* forward,
                                const double* backward, const tensor_view<Real>& to) = nullptr;
@@ -90,7 +90,7 @@ mask_view<Real> view_of_mask(const Mask& mask) {
   return view;
 }
 
-/// The same with how it pulls a gradient back, which only a gradient asks for.
+/// Adds to view_of_mask() the pointers that turn the gradients of gaps into a parameter's gradient. Only a gradient needs them.
 template <class Kernel, class Real, class Mask>
 mask_view<Real> view_with_pull_back(const Mask& mask) {
   mask_view<Real> view = view_of_mask<Kernel, Real>(mask);
@@ -109,12 +109,12 @@ mask_view<Real> view_with_pull_back(const Mask& mask) {
   return view;
 }
 
-/// A mask as one segment of one head sees it: tokens and gaps count from the segment's first token.
+/// A mask restricted to one segment of one head. Tokens and gaps count from the segment's first token.
 template <class Real>
 struct head_mask : mask_view<Real> {
-  index_t b, h, first;  // h counts the mask's heads
+  index_t b, h, first;  // batch row, head of the mask's parameters, first token of the segment
 
-  /// Of gaps [t, t + count); log decays up to 1e-6 pass the checks and count as 0.
+  /// Writes the log decays of gaps [t, t + count). The checks accept log decays up to 1e-6; positive ones become 0 here.
   void log_decays(direction way, index_t t, index_t count, double* to) const {
     this->ask_log_decays(this->mask, b, h, way, first + t, count, to);
     for (index_t n = 0; n < count; ++n) to[n] = (std::min)(0.0, to[n]);
@@ -131,25 +131,25 @@ struct head_mask : mask_view<Real> {
   }
 };
 
-/// Any norm, of row sums in Real.
+/// A view of any norm, for row sums in Real.
 template <class Real>
 struct norm_view {
   const void* norm = nullptr;
   bool uses_row_sum = false;
 
-  error_message (*ask_wrong)(const void* norm) = nullptr;  // what is wrong with its numbers
+  error_message (*ask_wrong)(const void* norm) = nullptr;  // returns what is wrong with the norm's numbers
 
   bool (*ask_row_scales)(const void* norm, Real* out, const Real* z, index_t n, double scale) = nullptr;
   quotient<Real> (*ask_quotient)(const void* norm, Real Z, double scale) = nullptr;
   double (*ask_slopes)(const void* norm, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n,
-                       double scale) = nullptr;  // only for a gradient
+                       double scale) = nullptr;  // null except for a gradient
 
-  /// out_i, so that y_i = out_i N_i; false if that is not so for some rows, which get 1 and are left to divide_exceptional_rows.
+  /// Writes out_i with y_i = out_i N_i. Returns false if some rows have no such factor: they get 1, for divide_exceptional_rows().
   bool row_scales(Real* out, const Real* z, index_t n, double scale) const { return ask_row_scales(norm, out, z, n, scale); }
 
   quotient<Real> quotient_of(Real Z, double scale) const { return ask_quotient(norm, Z, scale); }
 
-  /// a_i, b_i of tokens with these row sums and dots_i = dy_i . y_i; returns their part in the gradient of the scale.
+  /// Writes the slopes a_i, b_i of tokens with row sums Z and dots_i = dy_i . y_i. Returns their part in the scale's gradient.
   double slopes(Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n, double scale) const {
     return ask_slopes(norm, a, b, Z, dots, n, scale);
   }
@@ -170,7 +170,7 @@ norm_view<Real> view_of_norm(const Norm& norm) {
   return view;
 }
 
-/// The same with its slopes, which only a gradient asks for.
+/// Adds the slopes to view_of_norm(). Only a gradient needs them.
 template <class Kernel, class Real, differentiable_normaliser Norm>
 norm_view<Real> view_with_slopes(const Norm& norm) {
   norm_view<Real> view = view_of_norm<Kernel, Real>(norm);

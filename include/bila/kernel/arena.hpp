@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scratch memory: a form lays out its tiles in an arena. The same code, run on an arena without memory, says how much is needed.
+// Scratch memory: a form places its tiles in an arena. On an arena without memory the same code counts the bytes that it needs.
 #pragma once
 
 #include <bila/config.hpp>
@@ -17,20 +17,20 @@ class arena {
  public:
   static constexpr std::size_t alignment = 64;  // bytes: a cache line, and the widest packet
 
-  /// An arena that only counts.
+  /// An arena that only counts bytes.
   arena() = default;
   explicit arena(std::byte* aligned_memory) : base_(aligned_memory) {}
 
   std::size_t used() const { return used_; }
 
-  /// The next bytes, a multiple of the alignment.
+  /// Takes the next `bytes` bytes, a multiple of the alignment.
   std::byte* take(std::size_t bytes) {
     std::byte* const result = base_ == nullptr ? nullptr : base_ + used_;
     used_ += bytes;
     return result;
   }
 
-  /// Room for n numbers and the rest of the last packet; the content is whatever was there.
+  /// Memory for n numbers, rounded up to whole packets. The content is whatever was there before.
   template <class Kernel, class Real>
   Real* numbers(index_t n) {
     const auto count = static_cast<std::size_t>(round_up(n, Kernel::template lanes<Real>));
@@ -39,7 +39,7 @@ class arena {
     return result;
   }
 
-  /// The same, all zero: for a vector whose last packet is computed with, whole, before all of it is written.
+  /// Memory as numbers() gives, all zero: for a vector whose last packet is used as a whole before all of it is written.
   template <class Kernel, class Real>
   Real* zeros(index_t n) {
     Real* const result = numbers<Kernel, Real>(n);
@@ -47,7 +47,7 @@ class arena {
     return result;
   }
 
-  /// A padded tile; the content is whatever was there. Rows 512 bytes apart would share an eighth of the first cache's sets.
+  /// A padded tile with the content that was there. Rows 512 bytes apart would share an eighth of the first cache's sets.
   template <class Kernel, class Real>
   tile<Real> padded(index_t rows, index_t columns) {
     constexpr index_t lanes = Kernel::template lanes<Real>;

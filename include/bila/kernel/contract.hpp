@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs that every kernel layer offers and every form is written in. A kernel layer is a struct with these static members;
-// it knows tiles and numbers, not masks, norms or forms. The reference layer says them in plain loops.
+// The verbs that every kernel layer offers and in which every form is written. A kernel layer is a struct with these static
+// members. It knows tiles and numbers, not masks, norms or forms. The reference layer implements the verbs as plain loops.
 //
-// Scores are kept with the keys in rows, A_ji for key j and query i: queries then lie in packets, so that row sums need no
-// horizontal addition and masks of rank one are two factors per element: M is a tile or rank_one.
+// Scores are stored with the keys in rows, A_ji for key j and query i. A packet then holds queries, so row sums need no horizontal
+// addition, and a mask of rank one costs two factors per element. M is a tile or rank_one.
 //
 //   score(A, k, qt, M, z)              A_ji = (k_j . q_i) M_ji,  z_i += sum_j A_ji      (n, m) = (n, Dk) (Dk, m)
 //   apply(N, A, v)                     N_i += sum_j A_ji v_j                            (m, Dv) += (n, m)^T (n, Dv)
 //   read(N, x)                         N_i = row_scales_i (weights_i q_i S + sum_j A_ji v_j + partial_i)
 //   project(z, r, q, s)                z_i += r_i q_i . s                               a state's row sums s (Dk)
-//   project_transposed(z, r, qt, s)    the same, of q^T
+//   project_transposed(z, r, qt, s)    project, with q transposed
 //   accumulate(to, x)                  to + rest = decay (from + rest) + (weights o k)^T [v, 1]
-//                                      what the result is too small for is left in rest; decay is a power of two or 0
+//                                      rest keeps the rounding error; decay is a power of two or 0
 //   steps(N, z, to, x)                 row by row: [N_i, z_i] += read_i q_i to,  to = decay_i (to + write_i k_i [v_i, 1])
 //   diagonal(N, z, w, q, k, v)         N_i += w (q_i . k_i) v_i,  z_i += w (q_i . k_i)
 //   scale(Y, out, N)                   Y_i = out_i N_i                                     Y may be N
@@ -19,7 +19,7 @@
 //   transpose(kt, k)                   kt = k^T
 //   exponentials(x, n)                 x_t = exp(x_t), in double; exactly 0 for -inf
 //   scan_square(M, up, down)           M_ab = prod up_a+1..b above the diagonal, prod down_b+1..a below it, 0 on it, in double and
-//                                      rounded once; a side without decays (null) is 0; the padding too
+//                                      rounded once; 0 on a side without decays (null) and in the padding
 //
 // and, for gradients,
 //
@@ -34,10 +34,10 @@
 //   crossings(f, b, E, x)              f_t += sum_{j < t <= i} E_ji,  b_t += sum_{i < t <= j} E_ji,  0 < t < n; null: not wanted
 //                                                                                       x: scratch for n numbers
 //
-// What a verb can do without has a default in the structs below and in its last argument. z, and in gather w for weights of one,
-// may be null; a state without s has no row sums. A verb that adds to what is there adds up its own products first. The rows of the
-// tiles in steps may lie backwards in memory: a stride may be negative. Sums run over the inner index in order, whatever the
-// address or the number of columns: the bits of an element of the result depend on the numbers that enter it and on nothing else.
+// Optional arguments have defaults in the structs below and in a verb's last parameters. z may be null. w may be null in gather,
+// for weights of one. A state without s has no row sums. A verb that adds to its result sums its own products first. In steps the
+// rows of tiles may lie backwards in memory: a stride may be negative. Sums run over the inner index in order, whatever the address
+// or the number of columns. So the bits of a result's element depend only on the numbers that enter the element.
 #pragma once
 
 #include <bila/config.hpp>
@@ -52,7 +52,7 @@ inline namespace v0_1 {
 namespace kernel {
 inline namespace BILA_UNIT {
 
-/// Sums over tokens of keys times values, and of keys alone.
+/// A state: the sums over tokens of keys times values, and of keys alone.
 template <class Real>
 struct state {
   tile<Real> S = {};  // (Dk, Dv)
@@ -61,55 +61,55 @@ struct state {
   constexpr operator state<const Real>() const requires(!std::is_const_v<Real>) { return {S, s}; }
 };
 
-/// What `read` puts into the rows N_i.
+/// The terms that `read` sums into the rows N_i.
 template <class Real>
 struct read_terms {
   operand<Real> q, S;                           // (n, Dk) (Dk, Dv)
-  const Real* weights;                          // (n) of the state, as row i sees it
+  const Real* weights;                          // (n) weights of the state in each row
   operand<Real> A = no_tile<const Real>;        // (m, n) scores of m keys
   operand<Real> v = no_tile<const Real>;        // (m, Dv) their values
-  operand<Real> partial = no_tile<const Real>;  // (n, Dv) may be N
-  const Real* row_scales = nullptr;             // (n) null: ones
+  operand<Real> partial = no_tile<const Real>;  // (n, Dv) rows that are added; may be N
+  const Real* row_scales = nullptr;             // (n) factors of the rows; null: ones
 };
 
-/// What `accumulate` makes a state of.
+/// The terms from which `accumulate` computes a state.
 template <class Real>
 struct update_terms {
-  state<const Real> from;  // may be the state that is written
+  state<const Real> from;  // the state before; may be the state that is written
   Real decay = 1;
   operand<Real> k, v;                          // (n, Dk) (n, Dv)
   const Real* weights = nullptr;               // (n) of the tokens; null: ones
   const tile<Real>& weighted = no_tile<Real>;  // (n, Dk) scratch for weights o k
-  state<Real> rest = {};                       // read and written; without S the sum is rounded once; with row sums it has s
+  state<Real> rest = {};                       // rounding errors, read and written; null S: the sum rounds once; row sums need s
 };
 
-/// The tokens that `steps` walks along. Tiles by value, because the verb reads them between its stores.
+/// The tokens that `steps` processes. The tiles are values, because the verb reads them between its stores.
 template <class Real>
 struct step_terms {
   tile<const Real> q, k, v;          // (n, Dk) (n, Dk) (n, Dv)
-  const Real *read, *write, *decay;  // (n)
+  const Real *read, *write, *decay;  // (n) weights for reading the state, for adding tokens; decays
   tile<Real> weighted;               // (n, Dk) scratch for write o k
 };
 
-/// What `score_gradient` writes of each pair.
+/// The gradients that `score_gradient` writes for each pair.
 template <class Real>
 struct pair_gradients {
   const tile<Real>&G, &E;  // (n, m)
 };
 
-/// How the gradient enters a row through the norm: dN_i = numerator_i dy_i, dZ_i = row_sum_i.
+/// The slopes of the norm for each query: dN_i = numerator_i dy_i, dZ_i = row_sum_i.
 template <class Real>
 struct row_slopes {
   const Real *numerator, *row_sum;  // (m)
 };
 
-/// Weights of rank one, M_ji = keys_j queries_i: what two chunks that do not touch give each other.
+/// Weights of rank one, M_ji = keys_j queries_i: the mask between two different blocks of tokens.
 template <class Real>
 struct rank_one {
   const Real *keys, *queries;
 };
 
-/// A kernel layer for `Real`: how many numbers its widest step holds, and the verbs above.
+/// A kernel layer for `Real`: the size of its widest packet, and the verbs above.
 template <class Kernel, class Real>
 concept layer = requires(tile<Real> a, tile<const Real> b, state<Real> S, rank_one<Real> M, Real* z, const Real* r, Real g,
                          double* sum) {
@@ -139,7 +139,7 @@ concept layer = requires(tile<Real> a, tile<const Real> b, state<Real> S, rank_o
   Kernel::crossings(sum, sum, a, z);
 };
 
-/// The kernel layer that a caller names; void is the fastest, which packets.hpp brings.
+/// The kernel layer that a caller names. void stands for the fastest layer, which packets.hpp defines.
 template <class Kernel>
 struct chosen {
   using type = Kernel;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel layer on Eigen's packets: one register-tiled product without packing or allocation serves every verb.
-// Eigen's own product reaches 60 % of the peak at these sizes and its order of summation depends on the address; this one does not.
+// The kernel layer on Eigen's packets. One register-tiled product without packing or allocation serves every verb. Eigen's own
+// product reaches 60 % of the peak at these sizes, and its order of summation depends on the address. Here the order does not.
 #pragma once
 
 #include <bila/config.hpp>
@@ -12,9 +12,9 @@
 #include <algorithm>
 #include <numeric>
 
-// g++ notes that a vector type loses its alignment attribute as a template argument (it is only read and written unaligned here),
-// takes the undefined operand inside its own shuffle intrinsics for an uninitialised variable, and a constant for a length whose
-// sign is lost.
+// g++ warns without cause: that a vector type loses its alignment attribute as a template argument (every access here is
+// unaligned), that the undefined operand inside g++'s own shuffle intrinsics is uninitialised, and that converting a constant
+// length changes the sign.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wignored-attributes"
@@ -28,8 +28,8 @@ inline namespace v0_1 {
 namespace kernel {
 inline namespace BILA_UNIT {
 
-/// The kernel layer on packets of `Bytes`, the widest that the compiler's flags allow. The width is part of the type so that
-/// translation units compiled with different flags can be linked: they use different functions.
+/// The kernel layer on packets of `Bytes`, the widest that the compiler's flags allow. The width is part of the type, so that
+/// translation units compiled with different flags use different functions and can be linked.
 template <int Bytes>
 struct packets {
   template <class Real>
@@ -100,7 +100,7 @@ struct packets {
             BILA_LAMBDA_INLINE { add_to(z + i, simd::pmul(simd::ploadu<packet<Real>>(r + i), sums)); });
   }
 
-  /// Four sums at a time: one would wait for itself.
+  /// The loop keeps four sums, because each addition to a sum must wait for the one before it.
   template <class Real>
   static BILA_NOINLINE void project_transposed(Real* z, const Real* r, operand<Real> qt, const Real* s) {
     constexpr index_t width = lanes<Real>;
@@ -232,10 +232,10 @@ struct packets {
     }
   }
 
-  /// The last packet may begin inside the one before it: its logs are read first.
+  /// The last packet may overlap the packet before it, so the logs of the last packet are read first.
   static BILA_NOINLINE void exponentials(double* x, index_t n) {
     constexpr index_t width = lanes<double>;
-    double few[width] = {};  // not by another function: its last bit would depend on the place
+    double few[width] = {};  // not std::exp, with which a result's last bit would depend on its place in x
     if (n < width) std::copy_n(x, n, few);
     double* const last = n < width ? few : x + n - width;
     const packet<double> logs = simd::ploadu<packet<double>>(last);
@@ -315,7 +315,7 @@ struct packets {
         });
   }
 
-  /// One row in `Real`, the rows in double.
+  /// The sum of a row is computed in `Real`, the sum over rows in double.
   template <class Real>
   [[gnu::flatten]] static BILA_NOINLINE double inner(operand<Real> a, operand<Real> b) {
     double total[lanes<Real>] = {};
@@ -360,7 +360,7 @@ struct packets {
   static BILA_NOINLINE void crossings(double* f, double* b, tile<Real> E, Real* running) {
     constexpr index_t width = lanes<Real>;
     const index_t n = E.rows, columns = kernel::round_up(n, width);
-    // running_i = sum of E_ji over the keys on one side of gap t; what lies on the other side of the gap is summed.
+    // running_i is the sum of E_ji over the keys on one side of gap t. The total adds running_i over the queries on the other side.
     if (f != nullptr) {
       std::fill_n(running, columns, Real(0));
       for (index_t t = 1; t < n; ++t) {
@@ -390,7 +390,7 @@ struct packets {
   }
 
  private:
-  /// S + E = g H + sum, as add_and_keep, of one register tile.
+  /// Computes S + E = g H + sum for one register tile, as add_and_keep does.
   template <class Real, int Rows, int Packets>
   static BILA_ALWAYS_INLINE void add_state(tile<Real> S, tile<Real> E, tile<const Real> H, packet<Real> g,
                                            const packet<Real> (&sum)[Rows][Packets], index_t c, index_t d) {
@@ -415,7 +415,7 @@ struct packets {
     }
   }
 
-  // A token's values and sums and the state's row, two packets each, and the factors: 20 registers, or 12.
+  // Registers of a step: each token's values and sums and the state's row, two packets each, and two factors: 20, or 12.
   static constexpr int step_most = simd::registers >= 32 ? 4 : 2;
 
   template <class Real>

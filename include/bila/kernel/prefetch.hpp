@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefetching the tokens of the next chunk. Chunks of q, k, v and y are four streams that hardware prefetchers lose at every page,
-// so the loops of a kernel prefetch a line of the next chunk with each step. To prefetch all of them at once, between two loops,
+// Prefetching of the next chunk's tokens. A chunk reads four streams, q, k, v and y, which hardware prefetchers lose at every page.
+// So each step of a kernel's loops prefetches one cache line of the next chunk. Prefetching all lines at once, between two loops,
 // would keep the multipliers waiting.
 #pragma once
 
@@ -16,7 +16,7 @@ inline namespace v0_1 {
 namespace kernel {
 inline namespace BILA_UNIT {
 
-// A call that g++ did not inline at once would be dropped: it takes the function for one without effect.
+// g++ takes this function for one without effect, and drops a call that is not inlined at once.
 BILA_ALWAYS_INLINE void prefetch_line(const char* address) {
 #if defined(__GNUC__)
   __builtin_prefetch(address, 0, 2);
@@ -25,16 +25,16 @@ BILA_ALWAYS_INLINE void prefetch_line(const char* address) {
 #endif
 }
 
-/// The memory that is still to be prefetched, in the order in which it was added.
+/// The memory that is still to be prefetched, in the order of the calls of add().
 class prefetch_queue {
  public:
-  /// Lines at, at + step, ..., one for each step of a loop; or none.
+  /// The lines at, at + step, ..., one for each step of a loop. If `at` is null there are none.
   struct run {
     const char* at = nullptr;
     index_t step = 0;
   };
 
-  /// Adds the memory of rows [first, first + n), if each is contiguous.
+  /// Adds the memory of rows [first, first + n), if each row is contiguous.
   template <class T>
   BILA_NOINLINE void add(const rows<T>& x, index_t first, index_t n) {
     if (x.column_stride != 1 || n == 0 || x.width == 0 || added_ == most) return;
@@ -45,8 +45,8 @@ class prefetch_queue {
     if (taken_ == added_ - 1) begin();
   }
 
-  /// Takes the lines for a loop of so many steps. A loop with more steps than lines prefetches what lies behind the last row: to
-  /// count in the loop costs more, 3 to 6 % of a chunk.
+  /// Takes the lines for a loop of `steps` steps. A loop with more steps than lines prefetches memory behind the last row: counting
+  /// the lines in the loop would cost more, 3 to 6 % of a chunk.
   BILA_ALWAYS_INLINE run take(index_t steps) {
     if (remaining_ <= 0) return {};
     const run taken = now_;
@@ -57,7 +57,7 @@ class prefetch_queue {
   }
 
  private:
-  static constexpr index_t line = 64;  // bytes
+  static constexpr index_t line = 64;  // bytes of a cache line
   static constexpr int most = 8;
 
   static index_t lines_in(index_t bytes) { return (bytes + line - 1) / line; }
@@ -74,7 +74,7 @@ class prefetch_queue {
     if (taken_ < added_) begin();
   }
 
-  /// Contiguous rows are one run; otherwise run r has cache line r of every row. length: lines of a run.
+  /// Contiguous rows are one run. Otherwise run r has cache line r of every row. `length` counts the lines of a run.
   struct stream {
     run first;
     index_t length, runs;
@@ -82,7 +82,7 @@ class prefetch_queue {
   stream streams_[most];
   int added_ = 0, taken_ = 0;
   run now_;
-  index_t remaining_ = 0;  // lines of it
+  index_t remaining_ = 0;  // lines of now_ that are not taken yet
 };
 
 }  // namespace BILA_UNIT

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel layer in plain loops with wide sums: the oracle of the tests and the baseline of the benchmarks. No Eigen.
+// The kernel layer as plain loops with wide sums, without Eigen: the oracle of the tests and the baseline of the benchmarks.
 #pragma once
 
 #include <bila/config.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of SIMD registers: what the verbs of kernel/packets.hpp are made of. All of it is keyed by the packet's type,
-// so that translation units compiled for different processors can be linked.
+// Tiles of SIMD registers, from which the verbs of kernel/packets.hpp are made. Every function is a template over the packet's
+// type, so that translation units compiled for different processors can be linked.
 #pragma once
 
 #include <bila/config.hpp>
@@ -13,9 +13,9 @@
 #include <cstring>
 #include <type_traits>
 
-// g++ notes that a vector type loses its alignment attribute as a template argument (it is only read and written unaligned here),
-// takes the undefined operand inside its own shuffle intrinsics for an uninitialised variable, and a constant for a length whose
-// sign is lost.
+// g++ warns without cause: that a vector type loses its alignment attribute as a template argument (every access here is
+// unaligned), that the undefined operand inside g++'s own shuffle intrinsics is uninitialised, and that converting a constant
+// length changes the sign.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wignored-attributes"
@@ -32,15 +32,15 @@ inline namespace BILA_UNIT {
 template <class Packet>
 inline constexpr index_t width = simd::unpacket_traits<Packet>::size;
 
-/// Six rows by four packets fill 29 of 32 registers and load ten times for 24 multiply-adds; eight by two, for 16. That is 1.00 to
-/// 1.05 times as fast on a core of its own and 1.07 to 1.13 times where another thread of the core loads too. Of 16 registers six
-/// by two fill 15: measured best or equal on AVX2 and SSE.
+/// A tile of six rows by four packets fills 29 of 32 registers, and loads ten times for 24 multiply-adds; a tile of eight by two
+/// loads ten times for 16. Six by four is 1.00 to 1.05 times as fast on a core of its own, and 1.07 to 1.13 times where another
+/// thread of the core loads too. Six by two fills 15 of 16 registers, and was measured best or equal on AVX2 and SSE.
 template <int Packets, class Visit>
 BILA_ALWAYS_INLINE void panel(index_t rows, index_t j, const Visit& visit) {
   constexpr int most = simd::registers < 32 || Packets == 4 ? 6 : 8;
   index_t i = 0;
   for (; i + most <= rows; i += most) {
-    if (most == 6 && (rows - i == 8 || rows - i == 9)) break;  // two tiles of four waste less than six and one by one
+    if (most == 6 && (rows - i == 8 || rows - i == 9)) break;  // two tiles of four rows waste less than one of six and single rows
     visit.template operator()<most, Packets>(i, j);
   }
   for (; i + 4 <= rows; i += 4) visit.template operator()<4, Packets>(i, j);
@@ -48,7 +48,7 @@ BILA_ALWAYS_INLINE void panel(index_t rows, index_t j, const Visit& visit) {
 }
 
 /// Calls visit<Rows, Packets>(i, j) for register tiles that cover (rows, columns), one panel of columns after the other. `visit`
-/// holds what it needs by value: through references g++ reads it again for every tile, 3 % of the time of a chunk.
+/// captures by value: g++ reads references again for every tile, 3 % of the time of a chunk.
 template <index_t Width, class Visit>
 BILA_ALWAYS_INLINE void for_each_tile(index_t rows, index_t columns, const Visit& visit) {
   const index_t end = kernel::round_up(columns, Width);
@@ -59,12 +59,12 @@ BILA_ALWAYS_INLINE void for_each_tile(index_t rows, index_t columns, const Visit
   if (j < end) panel<1>(rows, j, visit);
 }
 
-/// What multiply_add does with each step beside its products: nothing.
+/// The default for the extra work of multiply_add in each step: none.
 struct nothing_beside {
   void operator()() const {}
 };
 
-/// Prefetches a line with each step of a loop, as long as there is one.
+/// Prefetches one cache line in each step of a loop, if the queue has lines for the loop.
 struct prefetch_lines {
   BILA_ALWAYS_INLINE prefetch_lines(prefetch_queue* next, index_t steps)
       : lines(next == nullptr ? prefetch_queue::run() : next->take(steps)) {}
@@ -78,7 +78,7 @@ struct prefetch_lines {
   prefetch_queue::run lines;
 };
 
-/// sum += A B, with A (Rows, depth) at a, or A^T (depth, Rows) when `Transposed`, and B (depth, Packets) at b.
+/// Adds A B to sum, with A (Rows, depth) at a, or A^T (depth, Rows) at a if `Transposed`, and B (depth, Packets) at b.
 template <bool Transposed, class Real, class Packet, int Rows, int Packets, class Beside = nothing_beside>
 BILA_ALWAYS_INLINE void multiply_add(Packet (&sum)[Rows][Packets], index_t depth, const Real* a, index_t a_stride, const Real* b,
                                      index_t b_stride, Beside beside = {}) {
@@ -107,9 +107,9 @@ BILA_ALWAYS_INLINE void clear(Packet (&sum)[Rows][Packets]) {
   }
 }
 
-/// The same number, as far as the compiler knows only from here on. Told the stride of a tile, g++ keeps its products with every
-/// row number through all tiles; they fill the registers, and `accumulate` went through memory for an operand of every step: 1.14
-/// times the time of chunkwise.
+/// Returns x, but hides from the compiler that the value is x. If g++ knows a tile's stride, it keeps the stride's products with
+/// every row number in registers through all tiles. `accumulate` then ran out of registers and loaded an operand of every step from
+/// memory: chunkwise took 1.14 times as long.
 BILA_ALWAYS_INLINE index_t anew(index_t x) {
 #if defined(__GNUC__)
   asm volatile("" : "+r"(x));
@@ -148,7 +148,7 @@ BILA_ALWAYS_INLINE void store(Real* x, index_t stride, const Packet (&sum)[Rows]
   }
 }
 
-/// Row m times r[m].
+/// Multiplies row m by r[m].
 template <class Real, class Packet, int Rows, int Packets>
 BILA_ALWAYS_INLINE void scale_rows(Packet (&sum)[Rows][Packets], const Real* r) {
   BILA_UNROLL
@@ -159,13 +159,13 @@ BILA_ALWAYS_INLINE void scale_rows(Packet (&sum)[Rows][Packets], const Real* r) 
   }
 }
 
-/// One packet of rows by as many columns, or what there is of them.
+/// Transposes a square of one packet of rows by as many columns, or by the columns that are left.
 template <class Packet, class Real>
 [[gnu::flatten]] inline void transpose_square(const tile<Real>& kt, const tile<const Real>& k, index_t j, index_t d) {
   constexpr index_t side = width<Packet>;
   const index_t columns = (std::min)(side, k.columns - d);
 #if defined(EIGEN_VECTORIZE_AVX512)
-  // Lanes filled from memory leave half the shuffles of a transposition in registers: 1.6 times as fast.
+  // Filling lanes from memory saves half of the shuffles in registers: the transposition is 1.6 times as fast.
   if constexpr (std::is_same_v<Real, float>) {
     if (columns == side) {
       constexpr __mmask16 every = 0xffff;  // g++ warns of the undefined operand inside the intrinsics without a mask
@@ -199,7 +199,7 @@ template <class Packet, class Real>
   }
 }
 
-/// Eigen's exponential does not reach zero: it stops at exp(-709).
+/// The exponential that reaches zero: it is 0 below log = -708, where Eigen's stops at exp(-709).
 template <class Packet>
 BILA_ALWAYS_INLINE Packet exponential(const Packet& log) {
   return simd::pandnot(simd::pexp(log), simd::pcmp_lt(log, simd::pset1<Packet>(-708.0)));
@@ -217,12 +217,12 @@ struct floats {
 };
 #endif
 
-/// Stores x rounded to `Real`; `Add`: onto what is there.
+/// Stores x rounded to `Real`. With `Add`, the rounded x is added to the numbers at `to`.
 template <bool Add = false, class Real, class Packet>
 BILA_ALWAYS_INLINE void store_rounded(Real* to, const Packet& x) {
   if constexpr (std::is_same_v<Real, double>) {
     simd::pstoreu(to, Add ? simd::padd(simd::ploadu<Packet>(to), x) : x);
-  } else if constexpr (width<Packet> == 1) {  // where no register holds several doubles
+  } else if constexpr (width<Packet> == 1) {  // no register holds several doubles
     *to = (Add ? *to : Real(0)) + static_cast<Real>(x);
   } else {
 #if defined(__GNUC__)
@@ -241,12 +241,12 @@ BILA_ALWAYS_INLINE void store_rounded(Real* to, const Packet& x) {
   }
 }
 
-/// A few columns of scan_square, from `first` on: their running products stay in registers, where one packet alone would wait for
-/// itself. A product begins as one where its column meets the diagonal.
+/// Computes a few columns of scan_square from column `first` on, with running products in registers. Several packets advance
+/// together, because a multiplication waits for the one before it. A product starts as one where its column crosses the diagonal.
 template <int Packets, class Packet, class Real>
 BILA_ALWAYS_INLINE void scan_columns(const tile<Real>& M, const double* up, const double* down, index_t first) {
   constexpr index_t step = width<Packet>, all = Packets * step;
-  double unit[2 * all] = {};  // from all - m on: one in lane m, zero in the others
+  double unit[2 * all] = {};  // the numbers from unit + all - m on are one in lane m, zero in the others
   unit[all] = 1;
   const index_t n = M.rows, last = (std::min)(first + all, n);
   Packet product[Packets];
@@ -276,7 +276,7 @@ BILA_ALWAYS_INLINE void scan_columns(const tile<Real>& M, const double* up, cons
   start();
   for (index_t a = first; a < last; ++a) {
     cross(down == nullptr || a == first ? 0.0 : down[a]);
-    store.template operator()<true>(a);  // one of the two is 0
+    store.template operator()<true>(a);  // either the stored number or the product is 0
     meet_diagonal(a);
   }
   for (index_t a = last; a < n; ++a) {
@@ -285,7 +285,7 @@ BILA_ALWAYS_INLINE void scan_columns(const tile<Real>& M, const double* up, cons
   }
 }
 
-/// a_c b_c, summed over c as far as lanes go.
+/// Sums a_c b_c over c, separately for each lane.
 template <class Packet, class Real>
 BILA_ALWAYS_INLINE Packet products(const Real* a, const Real* b, index_t n) {
   Packet sum = simd::pset1<Packet>(Real(0));
@@ -293,8 +293,8 @@ BILA_ALWAYS_INLINE Packet products(const Real* a, const Real* b, index_t n) {
   return sum;
 }
 
-/// take(i, sums) for packets of rows i, i+1, ...: the sum of row(i) over its lanes, many rows with one transposition. Rows past
-/// the last are zero.
+/// Calls take(i, sums) for the packet of rows i, i + 1, ... A sum adds the lanes of row(i); one transposition serves all rows of a
+/// packet. Rows past the last have the sum zero.
 template <class Packet, class Row, class Take>
 BILA_ALWAYS_INLINE void row_sums(index_t rows, const Row& row, const Take& take) {
   constexpr index_t rows_at_once = width<Packet>;
@@ -315,8 +315,8 @@ BILA_ALWAYS_INLINE void row_sums(index_t rows, const Row& row, const Take& take)
   }
 }
 
-/// S + E = g S + sum, rounded to S; E is what that took away, exactly: g S rounds nothing, g being a power of two. Where E is a
-/// null pointer it is lost.
+/// Computes S = g H + sum, rounded, and E, the exact rounding error: g H is exact, because g is a power of two. If E is null, the
+/// error is lost.
 template <class Packet, class Real>
 BILA_ALWAYS_INLINE void add_and_keep(Real* S, Real* E, const Packet& g, const Real* H, const Packet& sum) {
   const Packet before = simd::pmul(g, simd::ploadu<Packet>(H)), after = simd::padd(before, sum);
@@ -366,7 +366,7 @@ BILA_ALWAYS_INLINE void gather_columns(Real* s, Real* e, Real g, const Real* h, 
   for (int n = 0; n < Packets; ++n) add_and_keep(s + c + n * step, e + c + n * step, decay, h + c + n * step, sum[n]);
 }
 
-/// `Decays`: the last token settles.
+/// `Decays`: the last token's decay is not 1, and multiplies the state.
 template <int Tokens, int Packets, bool Decays, class Packet, class Real>
 BILA_ALWAYS_INLINE void step_tokens(tile<Real> N, const Real* r, tile<const Real> q, tile<Real> S, index_t d, index_t i,
                                     const Real* g, tile<const Real> k, tile<const Real> v, prefetch_queue* next) {
@@ -403,8 +403,8 @@ BILA_ALWAYS_INLINE void step_tokens(tile<Real> N, const Real* r, tile<const Real
   }
 }
 
-/// Up to `Most` tokens (4 or 2) with one pass over the state where nothing has to be settled between them: that many times fewer of
-/// its loads and stores.
+/// Processes up to `Most` tokens (4 or 2) in one pass over the state, if no decay must be applied between these tokens. n tokens
+/// then need 1 / n of the state's loads and stores.
 template <int Most, int Packets, class Packet, class Real>
 BILA_ALWAYS_INLINE void step_columns(tile<Real> N, const Real* r, tile<const Real> q, tile<Real> S, index_t d, const Real* g,
                                      tile<const Real> k, tile<const Real> v, prefetch_queue* next) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the gaps of one chunk to its weights: running products in double, each restarted in the chunk and rounded once at the end.
-// Every factor is at most one, so nothing overflows, an exact zero stays zero, and underflow is the right answer.
+// The weights of one chunk, computed from its gaps: running products in double, which start in the chunk and are rounded once at
+// the end. Every factor is at most one, so nothing overflows, an exact zero stays zero, and underflow is the right answer.
 #pragma once
 
 #include <bila/config.hpp>
@@ -15,18 +15,18 @@ inline namespace v0_1 {
 namespace kernel {
 inline namespace BILA_UNIT {
 
-/// How a chunk of n tokens weighs what crosses its borders; lambda_t = exp of the log decay of gap t, tokens counted in the chunk.
+/// The weights at the borders of a chunk of n tokens. lambda_t is the decay of gap t; tokens and gaps count from the chunk's start.
 ///
 ///     forward:   read_i = prod lambda_0..i       write_j = prod lambda_j+1..n-1    total = prod lambda_0..n-1
 ///     backward:  read_i = prod lambda_i+1..n     write_j = prod lambda_1..j        total = prod lambda_1..n
 template <class Real>
 struct border_weights {
-  Real* read = nullptr;   // (n) the incoming state, as token i sees it
-  Real* write = nullptr;  // (n) token j, as the outgoing state keeps it
-  double total = 1;       // the incoming state, as the outgoing one keeps it
+  Real* read = nullptr;   // (n) decay of the incoming state up to token i
+  Real* write = nullptr;  // (n) decay of token j up to the outgoing state
+  double total = 1;       // decay of the incoming state over the whole chunk
 };
 
-// Two products at a time: each waits for itself.
+// Both products advance in one loop, because each multiplication must wait for the one before it.
 template <class Real>
 BILA_NOINLINE void scan_forward(border_weights<Real>& w, const double* lambda, index_t n) {
   double product = 1, rest = 1;
@@ -49,8 +49,8 @@ BILA_NOINLINE void scan_backward(border_weights<Real>& w, const double* lambda, 
   w.total = product;
 }
 
-/// The same weights for a stored state that is 1 / `before` times the true one when it is read and 1 / `after` times when it is
-/// written.
+/// Rescales the weights for a stored state. The true state is `before` times the stored one when it is read, and `after` times the
+/// stored one when it is written.
 template <class Real>
 BILA_NOINLINE void weigh_borders(const border_weights<Real>& w, double before, double after, index_t n, border_weights<Real>& to) {
   const Real read = static_cast<Real>(before), write = static_cast<Real>(1 / after);
@@ -60,19 +60,20 @@ BILA_NOINLINE void weigh_borders(const border_weights<Real>& w, double before, d
   }
 }
 
-/// The decay that a state has not been multiplied with yet.
+/// The decay by which a stored state has not been multiplied yet.
 ///
-/// Multiplying a float state by 1 - 2^-24 again and again rounds all of it the same way each time: 1.3e-3 off after 100 000 times.
-/// So the decay collects here, in double, and the stored state is only ever multiplied with powers of two, which round nothing. It
-/// is read with factor() and written with 1 / factor(): the true state is factor() times the stored one, 1/2 <= factor() <= 1.
+/// Multiplying a float state by 1 - 2^-24 again and again rounds the same way each time: the state is 1.3e-3 off after 100 000
+/// times. So this class collects the decay in double, and the stored state is only multiplied by powers of two, which are exact.
+/// The true state is factor() times the stored one; reading multiplies, writing divides by factor(), which is at most 1 and at
+/// least decay's `least`.
 class pending_decay {
  public:
   explicit pending_decay(double factor = 1) : factor_(factor) {}
 
   double factor() const { return factor_; }
 
-  /// Decays the state by lambda. Returns the factor by which the stored state must be multiplied now: 1 while factor() stays at or
-  /// above `least`, else a smaller power of two, or 0.
+  /// Decays the state by lambda. Returns the factor for the stored state, which the caller must now multiply: 1 while factor()
+  /// stays at or above `least`, else a smaller power of two, or 0.
   double decay(double lambda, double least = 0.5) {
     factor_ *= lambda;
     if (factor_ >= least) return 1;

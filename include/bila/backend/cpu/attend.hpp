@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// attend on a CPU: every check, once; then the work, cut into heads, segments and parts of a head.
+// attend on a CPU: all checks of a call are made once, then the work is divided into heads, segments and parts of a head.
 #pragma once
 
 #include <bila/backend/cpu/threads.hpp>
@@ -25,7 +25,7 @@ inline namespace v0_1 {
 namespace detail {
 inline namespace BILA_UNIT {
 
-/// The longest segment of a call.
+/// The sizes of the call's longest segment.
 template <class T>
 BILA_NOINLINE form::head_size largest_head(const inputs<T>& in, const geometry& size) {
   const segments pieces = segments_of(in, size);
@@ -35,7 +35,7 @@ BILA_NOINLINE form::head_size largest_head(const inputs<T>& in, const geometry& 
   return largest;
 }
 
-/// Waking a second thread costs as much as this many floating point operations. An executor's threads count as awake.
+/// Waking a second thread costs as much as this many floating point operations. The threads of an executor count as awake.
 inline constexpr double worth_a_thread = 30e6;
 
 inline index_t threads_for(const cpu& backend, const geometry& size) {
@@ -43,7 +43,7 @@ inline index_t threads_for(const cpu& backend, const geometry& size) {
   return backend.executor == nullptr && operations < worth_a_thread ? 1 : threads_of(backend);
 }
 
-/// Whether a form sweeps a head from both ends, so that its halves can run at the same time.
+/// Whether a form sweeps a head from both ends. If so, the halves of the head can run at the same time.
 template <class Kernel, class Form, class T>
 inline constexpr bool has_two_sided_sweep = requires(const Form& form, kernel::arena& memory, form::head_size size) {
   form.template plan_two_sided_sweep<Kernel, T>(memory, size);
@@ -56,7 +56,7 @@ BILA_NOINLINE std::size_t two_sided_bytes(const Form& form, form::head_size larg
   return counter.used();
 }
 
-/// Memory in which a task keeps copies of states that are stored in 16 bits.
+/// Bytes in which a task keeps copies of states that are stored in 16 bits.
 template <class Kernel, class Real>
 BILA_NOINLINE std::size_t bytes_of_copies(const geometry& size, std::initializer_list<state_storage> states) {
   kernel::arena counter;
@@ -74,7 +74,7 @@ std::size_t bytes_of_copies(const geometry& size, const inputs<T>& in, const out
       size, {in.initial_forward.stored, in.initial_backward.stored, out.final_forward.stored, out.final_backward.stored});
 }
 
-/// The plan of a call without y.
+/// The plan of a call for final states only, without y.
 template <class Kernel, class T>
 BILA_NOINLINE schedule plan_states(const cpu& backend, const inputs<T>& in, const outputs<T>& out) {
   const geometry size = geometry_of(in, out);
@@ -96,8 +96,9 @@ BILA_NOINLINE schedule plan(const cpu& backend, const Form& form, const inputs<T
   const index_t threads = threads_for(backend, size);
 
   schedule s{segments_of(in, size).count(), 1, 0, 0, 0, 0};
-  // Heads first. A head is cut only if some threads would be left idle: in two halves, then in splits that repeat its
-  // scores. A final state may be the initial one's memory, and with `add` y is read and written, so neither is split.
+  // Threads take whole heads first. A head is divided only if some threads would be idle: into two halves, then into splits, each
+  // of which computes the scores again. A final state may overwrite the initial state, and with `add` y is read and written: then
+  // no head is divided.
   const bool enough =
       heads % threads == 0 || heads >= 4 * threads || out.final_forward.given() || out.final_backward.given() || out.add;
   if (!enough) {
@@ -119,13 +120,13 @@ BILA_NOINLINE schedule plan(const cpu& backend, const Form& form, const inputs<T
   return s;
 }
 
-/// How many heads a call's mask counts.
+/// The number of heads of the mask's parameters.
 template <class Real>
 index_t gates_of(const form::mask_view<Real>& mask, const geometry& size) {
   return mask.heads == 0 ? size.H : mask.heads;
 }
 
-/// Checks the log decays of both directions, of all gaps inside segments.
+/// Checks the log decays of all gaps inside segments, in both directions.
 template <class Real, class T>
 BILA_NOINLINE error_message check_gaps(const form::mask_view<Real>& mask, const inputs<T>& in, const geometry& size) {
   if (!mask.gapped || mask.gaps == gap::none) return {};
@@ -166,14 +167,14 @@ error_message check_state_decays(const inputs<T>& in) {
   return wrong.empty() ? check_state_decay("initial_backward", in.initial_backward) : wrong;
 }
 
-/// How a call sees its mask and its norm.
+/// The mask and the norm of a call, as type-erased views.
 template <class T>
 struct views {
   form::mask_view<real_of<T>> mask;
   form::norm_view<real_of<T>> norm;
 };
 
-/// All that can be wrong with a call, but for its workspace; `of_form` is what the form says of itself.
+/// Checks a call, except for its workspace. `of_form` is the result of the form's own check.
 template <class T>
 BILA_NOINLINE error_message check_call(const cpu& backend, const error_message& of_form, const state_rules& rules,
                                        const views<T>& with, const inputs<T>& in, const outputs<T>& out) {
@@ -189,7 +190,7 @@ BILA_NOINLINE error_message check_call(const cpu& backend, const error_message& 
   const geometry size = geometry_of(in, out);
   wrong = check_cross(with.mask.orders_tokens, with.mask.gapped, in, size);
   if (wrong.empty()) wrong = with.mask.ask_wrong(with.mask.mask, size.B, size.H, size.L);
-  if (wrong.empty()) wrong = with.mask.ask_overlap(with.mask.mask, written_to(out));  // before its values are looked at
+  if (wrong.empty()) wrong = with.mask.ask_overlap(with.mask.mask, written_to(out));  // before gates are read
   return wrong.empty() ? check_gaps(with.mask, in, size) : wrong;
 }
 
@@ -206,12 +207,12 @@ BILA_NOINLINE form::head_state<Real> head_state_of(const state<Real>& x, index_t
   form::head_state<Real> part;
   if (x.S.data != nullptr) part.S = head_rows(x.S, sequence, h, 0, x.S.length());
   if (x.z.data != nullptr) part.z = head_rows(x.z, sequence, h, 0, x.z.length());
-  if constexpr (std::is_const_v<Real>)  // what is written holds nothing yet
+  if constexpr (std::is_const_v<Real>)  // only an initial state has a decay
     if (x.log_decay.data != nullptr) part.decay = std::exp((std::min)(0.0, static_cast<double>(x.log_decay(sequence, h, 0, 0))));
   return part;
 }
 
-/// Calls use(a, b) with the numbers of head h of a state in 16 bits, as rows of their type, and those of its copy in Real.
+/// Calls use(a, b) for S and z of head h of a state in 16 bits: a has the numbers as rows of the 16-bit type, b the copy in Real.
 template <class Real, class Copy, class Use>
 void with_16_bits(const state<Real>& x, index_t sequence, index_t h, const form::head_state<Copy>& copy, const Use& use) {
   const auto pass = [&](auto number) {
@@ -227,7 +228,8 @@ void with_16_bits(const state<Real>& x, index_t sequence, index_t h, const form:
   x.stored == state_storage::bf16 ? pass(bf16{}) : pass(f16{});
 }
 
-/// A state in 16 bits as a form sees it: an initial one widened, a final one scratch that is rounded afterwards.
+/// A form's copy of a state in 16 bits. An initial state is widened into the copy. A final state is rounded from the copy
+/// afterwards.
 template <class Kernel, class Real>
 [[gnu::cold]] BILA_NOINLINE form::head_state<Real> copied_state_of(kernel::arena& memory, const state<Real>& x, index_t sequence,
                                                                    index_t h) {
@@ -252,15 +254,15 @@ template <class Kernel, class Real>
   return part;
 }
 
-/// The part of a state that a form takes.
+/// The part of a state that a form reads or writes: the user's memory, or a copy if the state has 16 bits.
 template <class Kernel, class Real>
 form::head_state<Real> head_state_in(kernel::arena& memory, const state<Real>& x, index_t sequence, index_t h) {
   if (x.stored == state_storage::computed) return head_state_of(x, sequence, h);
   return copied_state_of<Kernel>(memory, x, sequence, h);
 }
 
-/// Rounds what a form wrote to the scratch of copied_state_of. Both are cold, that is compiled for size: 2 KB of code instead
-/// of 18.
+/// Rounds a final state from the copy that copied_state_of made. Both functions are cold, that is compiled for size: 2 KB of code
+/// instead of 18.
 template <class Real>
 [[gnu::cold]] BILA_NOINLINE void round_to_16_bits(const state<Real>& x, index_t sequence, index_t h,
                                                   const form::head_state<Real>& copy, bool row_sums) {
@@ -273,7 +275,7 @@ template <class Real>
     });
 }
 
-/// In an empty sequence the final state is the initial one; z is copied only if the norm uses row sums.
+/// The final state of an empty sequence is the initial state. z is copied only if the norm uses row sums.
 template <class Real>
 BILA_NOINLINE void pass_on(const form::head_state<const Real>& from, const form::head_state<Real>& to, bool row_sums) {
   const auto copy = [](const rows<const Real>& source, const rows<Real>& target) {
@@ -285,13 +287,13 @@ BILA_NOINLINE void pass_on(const form::head_state<const Real>& from, const form:
   if (row_sums) copy(from.z, to.z);
 }
 
-/// Rows of x that head h of batch row b has in one segment. Heads of y share those of x in contiguous groups.
+/// The rows of x that head h of batch row b reads in one segment. Heads of y share the heads of x in contiguous groups.
 template <class T>
 rows<T> rows_of(const tensor_view<T>& x, const geometry& size, index_t b, index_t h, const segment& piece) {
   return head_rows(x, b, h / (size.H / x.heads()), piece.first, piece.count);
 }
 
-/// What a form reads of segment n of head h of batch row b, but for q; that and what it writes is still to be set.
+/// What a form reads of segment n of head h of batch row b, except q. The caller still sets q and the outputs.
 template <class Kernel, class T>
 BILA_NOINLINE form::head<T> head_of(kernel::arena& memory, index_t b, index_t h, index_t n, const form::mask_view<real_of<T>>& mask,
                                     const inputs<T>& in, const geometry& size) {
@@ -316,7 +318,7 @@ BILA_NOINLINE void add_rows(const rows<T>& x, const rows<T>& to) {
     for (index_t d = 0; d < x.width; ++d) to(l, d) = T(real_of<T>(to(l, d)) + real_of<T>(x(l, d)));
 }
 
-/// One split of one segment of one head, or a half of it; `between` is for what halves pass on to each other.
+/// Runs one split of one segment of one head, or a half of the split. `between` is memory that the two halves share.
 template <class Kernel, class Form, class T>
 BILA_NOINLINE void run_task(index_t task, form::sweep_pass at, kernel::arena memory, std::byte* between, const schedule& s,
                             const Form& form, const views<T>& with, const inputs<T>& in, const outputs<T>& out) {
@@ -359,7 +361,7 @@ BILA_NOINLINE void run_task(index_t task, form::sweep_pass at, kernel::arena mem
   }
 }
 
-/// The states of one segment of one head of a call without y.
+/// Computes the final states of one segment of one head, in a call without y.
 template <class Kernel, class T>
 BILA_NOINLINE void run_states_task(index_t task, kernel::arena memory, const schedule& s, const views<T>& with, const inputs<T>& in,
                                    const outputs<T>& out) {
@@ -378,14 +380,14 @@ BILA_NOINLINE void run_states_task(index_t task, kernel::arena memory, const sch
   round_to_16_bits(out.final_backward, b * s.segments + n, h, head.final_backward, with.norm.uses_row_sum);
 }
 
-/// Checks a call, then runs it; or returns what is wrong with it.
+/// Checks a call and runs it. Returns what is wrong with the call; empty if nothing is.
 template <class Kernel, class Form, class T>
 BILA_NOINLINE error_message run_checked(const cpu& backend, const Form& form, bool carries_states, const views<T>& with,
                                         const inputs<T>& in, const outputs<T>& out) {
   if (error_message wrong = check_call(backend, form, carries_states, with, in, out); !wrong.empty()) return wrong;
   const schedule s = plan<Kernel>(backend, form, in, out);
   if (error_message wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
-  const call_memory memory(backend.workspace, s.bytes());  // one for both passes: what halves store for each other lies there
+  const call_memory memory(backend.workspace, s.bytes());  // shared by both passes: halves exchange data here
   const auto run = [&](form::sweep_pass at) {
     run_tasks(backend, s, memory, [&](index_t task, kernel::arena own, std::byte* between) {
       if (only_states(out)) return run_states_task<Kernel>(task, own, s, with, in, out);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU behind the calls of attend.hpp.
+// The CPU backend of the calls in attend.hpp.
 #pragma once
 
 #include <bila/backend/cpu/attend.hpp>

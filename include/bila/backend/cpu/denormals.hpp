@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Long products of decays pass through the denormal numbers, where some processors are 10 to 100 times slower (full form, L = 512,
-// gates around 1/2: 49 ms against 6 ms). While a task runs, results below the smallest normal number are therefore zero. On
-// ARM they stay: its mode would take denormal inputs for zero too.
+// Long products of decays pass through the denormal numbers, on which some processors are 10 to 100 times slower (full form, L =
+// 512, gates around 1/2: 49 ms against 6 ms). While a task runs, results below the smallest normal number are therefore set to
+// zero. On ARM denormal results are kept, because ARM's mode would also take denormal inputs for zero.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ inline namespace v0_1 {
 namespace detail {
 inline namespace BILA_UNIT {
 
-/// Flushes denormal results to zero in this thread while it lives. Denormal inputs keep their value.
+/// Flushes denormal results of this thread to zero during the object's lifetime. Denormal inputs keep their value.
 class flush_denormals {
  public:
   flush_denormals() : before_(control()) { set_control(before_ | flush); }
-  ~flush_denormals() { set_control((control() & ~flush) | (before_ & flush)); }  // flags that were raised stay
+  ~flush_denormals() { set_control((control() & ~flush) | (before_ & flush)); }  // exception flags that were raised stay raised
   flush_denormals(const flush_denormals&) = delete;
   flush_denormals& operator=(const flush_denormals&) = delete;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Feature maps over whole tensors: phi(x), and the gradient of a loss by x from that by phi(x).
+// Feature maps over whole tensors: phi(x), and the gradient with respect to x from the gradient with respect to phi(x).
 #pragma once
 
 #include <bila/backend/cpu/threads.hpp>
@@ -16,7 +16,7 @@ inline namespace v0_1 {
 namespace detail {
 inline namespace BILA_UNIT {
 
-/// For memory of which no packet is read.
+/// A kernel layer of one lane, for scratch memory that is not read in packets.
 struct number_by_number {
   template <class>
   static constexpr index_t lanes = 1;
@@ -34,7 +34,7 @@ error_message check_map(const Map& map, const char* from_name, const tensor_view
                  wanted[3], "]");
 }
 
-/// Runs work(b, h, l, arena) for every token, a head at a time; or returns what is wrong with the backend.
+/// Runs work(b, h, l, arena) for every token; a task is one head. Returns what is wrong with the backend; empty if nothing is.
 template <class T, class Work>
 error_message for_each_row(const cpu& backend, const tensor_view<T>& x, std::size_t scratch, const Work& work) {
   if (error_message wrong = validate(backend); !wrong.empty()) return wrong;
@@ -53,10 +53,10 @@ error_message for_each_row(const cpu& backend, const tensor_view<T>& x, std::siz
 
 inline namespace BILA_UNIT {
 
-/// phi = map(x), row by row, computed in float (double for double) and rounded once.
+/// Computes phi = map(x) row by row, in float (in double for double), and rounds once.
 ///
-/// Shapes: x [B, H, L, d], phi [B, H, L, map.width(d)]. phi may be x itself where the widths are equal. Throws
-/// std::invalid_argument when the shapes disagree or the two overlap otherwise.
+/// Shapes: x [B, H, L, d], phi [B, H, L, map.width(d)]. phi may be x itself if the widths are equal. Throws std::invalid_argument
+/// if the shapes disagree, or if phi and x overlap in any other way.
 template <feature::map Map, class T>
 void features(const cpu& backend, const Map& map, const std::type_identity_t<tensor_view<const T>>& x, const tensor_view<T>& phi) {
   using Real = real_of<T>;
@@ -78,9 +78,9 @@ void features(const cpu& backend, const Map& map, const std::type_identity_t<ten
   if (!wrong.empty()) raise(wrong);
 }
 
-/// dx = (d phi / dx)^T dphi, row by row. Shapes: x and dx [B, H, L, d], dphi [B, H, L, map.width(d)]; dx is overwritten.
-/// It may be x itself, or dphi where the widths are equal. Throws std::invalid_argument when the shapes disagree, or dx overlaps x
-/// or dphi otherwise.
+/// Computes dx = (d phi / dx)^T dphi row by row. Shapes: x and dx [B, H, L, d], dphi [B, H, L, map.width(d)]. dx is overwritten. dx
+/// may be x itself, or dphi if the widths are equal. Throws std::invalid_argument if the shapes disagree, or if dx overlaps x or
+/// dphi in any other way.
 template <feature::map Map, class T>
 void features_gradient(const cpu& backend, const Map& map, const std::type_identity_t<tensor_view<const T>>& x,
                        const std::type_identity_t<tensor_view<const T>>& dphi, const tensor_view<T>& dx) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gradient on a CPU: from the gradient of a loss by y to its gradient by everything that attend read.
+// gradient on a CPU: from the loss's gradient with respect to y, the gradients with respect to everything that attend read.
 #pragma once
 
 #include <bila/backend/cpu/attend.hpp>
@@ -15,20 +15,20 @@ inline namespace v0_1 {
 namespace detail {
 inline namespace BILA_UNIT {
 
-/// One head's contribution to the gradients that are summed over heads, batch rows or segments.
+/// The part of one segment of one head in the gradients that are summed over heads, batch rows or segments.
 struct scalar_gradients {
-  double forward, backward, scale, diagonal;  // forward and backward: over all gaps
+  double forward, backward, scale, diagonal;  // forward and backward: sums over all gaps
 };
 static_assert(sizeof(scalar_gradients) == 4 * sizeof(double));
 
-/// The number of tasks per batch row. Heads that share a head of q, k, v or the gates belong to one task, which fixes the order of
-/// their sums. gate_heads: heads of the gradient with respect to gates of tokens; 0 where it is not wanted.
+/// The number of groups of heads per batch row. Heads that share a head of q, k, v or the gates belong to one task, which fixes the
+/// order of the sums. gate_heads: heads of the gradient with respect to the gates of tokens; 0 if this gradient is not wanted.
 template <class T>
 index_t head_groups(const inputs<T>& in, index_t gate_heads) {
   return std::gcd(std::gcd(std::gcd(in.q.heads(), in.k.heads()), in.v.heads()), gate_heads);
 }
 
-/// Room in which the heads of a group add up a gradient that is stored in 16 bits.
+/// Memory in which the heads of a group add up a gradient that is stored in 16 bits.
 template <class Kernel, class T>
 rows<real_of<T>> room_for_sum(kernel::arena& memory, index_t L, index_t width) {
   if constexpr (form::is_narrow<T>) {
@@ -84,7 +84,7 @@ BILA_NOINLINE schedule plan_gradient(const cpu& backend, const Form& form, const
   return s;
 }
 
-/// Sets the gradient to zero at decays of exactly zero and at borders, where rounding would leave noise.
+/// Sets the gradient to zero at decays of exactly zero and at borders, where rounding would give noise.
 template <class Real>
 BILA_NOINLINE void clear_dead_gaps(const form::head_mask<Real>& mask, direction way, index_t count, double* gaps) {
   constexpr index_t at_once = 64;
@@ -104,7 +104,7 @@ void write_gaps(const tensor_view<Real>& to, index_t b, index_t h, const segment
   for (index_t t = 0; t < piece.count; ++t) to(b, h, piece.first + t, 0) = static_cast<Real>(gaps[t]);
 }
 
-/// Zeros at tokens [first, last).
+/// Sets tokens [first, last) to zero.
 template <class T>
 void clear_tokens(const tensor_view<T>& to, index_t b, index_t h, index_t first, index_t last) {
   if (to.data == nullptr) return;
@@ -112,7 +112,7 @@ void clear_tokens(const tensor_view<T>& to, index_t b, index_t h, index_t first,
     for (index_t d = 0; d < to.features(); ++d) to(b, h, l, d) = T(0);
 }
 
-/// Zeros from token `first` on.
+/// Sets all tokens from token `first` on to zero.
 template <class T>
 void clear_tokens(const tensor_view<T>& to, index_t b, index_t h, index_t first) {
   clear_tokens(to, b, h, first, to.length());
@@ -131,7 +131,7 @@ struct gradient_call {
   index_t gate_heads;
 };
 
-/// One segment of the heads of one group, which share heads of q, k, v or the gates and are computed in order.
+/// Computes one segment of one group of heads, in order. The heads of a group share heads of q, k, v or the gates.
 template <class Kernel, class Form, class T>
 class gradient_task {
  public:
@@ -159,7 +159,7 @@ class gradient_task {
 
  private:
   BILA_NOINLINE void run_head(index_t h, scalar_gradients& part) {
-    kernel::arena memory = memory_;  // each head reuses the arena from its start
+    kernel::arena memory = memory_;  // each head uses the arena from the same point
     form::head<T> head = head_of<Kernel>(memory, b_, h, n_, c_.with.mask, c_.in, c_.size);
     head.q = rows_of(c_.in.q, c_.size, b_, h, piece_);
     form::head_gradient<T> g = gradient_of(head, h);
@@ -173,7 +173,7 @@ class gradient_task {
     if (g.forward != nullptr) finish_gaps(head, h, part);
   }
 
-  /// What the form is given and asked for.
+  /// The inputs and outputs of the form's gradient for head h.
   BILA_NOINLINE form::head_gradient<T> gradient_of(const form::head<T>& head, index_t h) {
     form::head_gradient<T> g;
     g.y = rows_of(c_.kept.y, c_.size, b_, h, piece_);
@@ -200,7 +200,7 @@ class gradient_task {
     return g;
   }
 
-  /// Where the gradient of these tokens of a tensor that heads share is added up.
+  /// Where the gradient of these tokens is summed, for a tensor that several heads share.
   form::gradient_rows<T> rows_for(const tensor_view<T>& to, const segment& tokens, const rows<Real>& sum, index_t h) const {
     form::gradient_rows<T> result;
     if (to.data == nullptr) return result;
@@ -216,7 +216,7 @@ class gradient_task {
     return result;
   }
 
-  /// Writes the gradients of a head's gaps, its borders included, and adds them up.
+  /// Writes the gradients of a head's gaps, including the gaps of states, and sums them.
   BILA_NOINLINE void finish_gaps(const form::head<T>& head, index_t h, scalar_gradients& part) {
     const auto write_border = [&](const state<Real>& to, double decay, double gradient) {
       if (to.log_decay.data != nullptr) to.log_decay(sequence(), h, 0, 0) = decay > 0 ? static_cast<Real>(gradient) : Real(0);
@@ -235,7 +235,7 @@ class gradient_task {
     clear_tokens(c_.to.log_backward, b_, h, piece_.count);
   }
 
-  /// To the mask's parameters, once the last head that shares them is done.
+  /// Pulls the gradients of gaps back to the mask's parameters, once the last head that shares the parameters is done.
   void pull_back(index_t h) {
     const index_t sharing = c_.size.H / c_.gate_heads, gate = h / sharing;
     if (sharing > 1)
@@ -251,14 +251,14 @@ class gradient_task {
 
   const gradient_call<Kernel, Form, T>& c_;
   index_t segments_, b_, n_, first_, last_;  // heads [first, last) of segment n of batch row b
-  segment piece_, keys_;                     // its queries and its keys
-  rows<Real> sum_q_, sum_k_, sum_v_;         // where heads sum, in float, gradients that are stored in 16 bits
-  double *forward_, *backward_;              // (count + 1) of a head's gaps
-  double *group_forward_, *group_backward_;  // the same, summed over heads that share gates
-  kernel::arena memory_;                     // what is left for a head
+  segment piece_, keys_;                     // the segment's queries; the segment's keys
+  rows<Real> sum_q_, sum_k_, sum_v_;         // sums over heads, in float, for gradients in 16 bits
+  double *forward_, *backward_;              // (count + 1) gradients of a head's gaps
+  double *group_forward_, *group_backward_;  // (count + 1) sums over the heads that share gates
+  kernel::arena memory_;                     // the arena that each head starts with
 };
 
-/// What is summed over batch rows, heads and segments, in that order.
+/// Sums the scalar gradients over batch rows, heads and segments, in a fixed order.
 template <class T>
 BILA_NOINLINE void sum_scalars(const views<T>& with, const gradients<T>& to, const scalar_gradients* parts, const geometry& size,
                                index_t segments) {
@@ -284,18 +284,18 @@ BILA_NOINLINE void sum_scalars(const views<T>& with, const gradients<T>& to, con
   }
 }
 
-/// Checks a call, plans it, and calls use(call, schedule); or returns what is wrong with it.
+/// Checks and plans a call, then calls use(call, schedule). Returns what is wrong with the call; empty if nothing is.
 template <class Kernel, class Form, class T, class Use>
 error_message plan_checked(const cpu& backend, const Form& form, bool carries_states, const views<T>& with, const inputs<T>& in,
                            const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to, const Use& use) {
   if (kept.y.extents == per_axis{} && only_states(dy.y, dy.final_forward, dy.final_backward)) {
-    // After a call for its states alone: the gradient is that of any y of which the loss does not depend.
+    // The forward call computed final states only. The loss does not depend on y, so any y gives the right gradient.
     const T zero{};
     const real_of<T> no_sum{};
     const geometry size = geometry_of(in, dy.final_forward.given() ? dy.final_forward : dy.final_backward);
     const tensor_view<const T> y{&zero, {size.B, size.H, size.L, size.Dv}, {}};
     inputs<T> with_q = in;
-    const index_t heads = in.q.heads() == 0 ? size.H : in.q.heads();  // what gradient_workspace_bytes counts by
+    const index_t heads = in.q.heads() == 0 ? size.H : in.q.heads();  // gradient_workspace_bytes counts the same heads
     with_q.q = {&zero, {size.B, heads, size.L, size.Dk}, {}};
     const saved<T> any_y{y, {&no_sum, {size.B, size.H, size.L, 1}, {}}};
     const output_gradients<T> by_states{y, dy.final_forward, dy.final_backward};
@@ -310,7 +310,7 @@ error_message plan_checked(const cpu& backend, const Form& form, bool carries_st
   return use(call, plan_gradient<Kernel>(backend, form, in, size, gate_heads));
 }
 
-/// Checks a call, then runs it; or returns what is wrong with it.
+/// Checks a call and runs it. Returns what is wrong with the call; empty if nothing is.
 template <class Kernel, class Form, class T>
 BILA_NOINLINE error_message run_gradient_checked(const cpu& backend, const Form& form, bool carries_states, const views<T>& with,
                                                  const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
@@ -326,7 +326,7 @@ BILA_NOINLINE error_message run_gradient_checked(const cpu& backend, const Form&
         });
         sum_scalars(with, to, parts_in(memory.aligned()), call.size, s.segments);
         if (call.size.H > 0) return {};
-        for (const tensor_view<T>* unread : {&to.q, &to.k, &to.v})  // without heads of y they get no gradient
+        for (const tensor_view<T>* unread : {&to.q, &to.k, &to.v})  // y has no heads, so q, k and v get zero gradients
           for (index_t b = 0; b < unread->batches(); ++b)
             for (index_t h = 0; h < unread->heads(); ++h) clear_tokens(*unread, b, h, 0);
         return {};

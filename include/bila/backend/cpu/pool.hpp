@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process's threads, started by the first call that asks for more than one. An idle thread polls for work for a while
-// before it sleeps: waking one costs 50 microseconds, and a call's second half follows its first within a few.
+// The threads of the process, started by the first call that uses more than one. An idle thread polls for work before it sleeps:
+// waking a thread costs 50 microseconds, and a call's second half follows the first half within a few microseconds.
 #pragma once
 
 #include <bila/config.hpp>
@@ -26,7 +26,7 @@ inline namespace v0_1 {
 namespace detail {
 inline namespace BILA_UNIT {
 
-/// The processors that this process may use: fewer than the machine has where an affinity is set.
+/// The number of processors that this process may use: an affinity mask may allow fewer than the machine has.
 inline int hardware_threads() {
 #if defined(__linux__)
   cpu_set_t allowed;
@@ -44,7 +44,7 @@ inline long this_process() {
 #endif
 }
 
-/// Waits until x != old: polls for 100 microseconds, then sleeps.
+/// Waits until x != old: first polls for 100 microseconds, then sleeps.
 template <class Number>
 void wait_for_change(const std::atomic<Number>& x, Number old) {
   const auto patience = std::chrono::steady_clock::now() + std::chrono::microseconds(100);
@@ -55,8 +55,8 @@ void wait_for_change(const std::atomic<Number>& x, Number old) {
   }
 }
 
-/// One job at a time: task(context, i) for 0 <= i < n. The caller runs the last, then it and the pool's threads take what is left;
-/// a thread that wakes after the last task was taken does nothing. Tasks do not throw.
+/// Runs one job at a time: task(context, i) for 0 <= i < n. The caller runs task n - 1, then takes other tasks along with the
+/// pool's threads. A thread that wakes after all tasks were taken does nothing. Tasks do not throw.
 class pool {
  public:
   pool() = default;
@@ -64,14 +64,14 @@ class pool {
   pool& operator=(const pool&) = delete;
   ~pool() {
     stopping_ = true;
-    offer(0);  // wakes all threads, so that they see the flag
+    offer(0);  // wakes all threads, which then read stopping_
     for (std::thread& one : threads_) one.join();
   }
 
-  /// Returns false, having done nothing, while another caller's job runs.
+  /// Returns false without running anything while the job of another caller runs.
   bool try_run(index_t n, void (*task)(void*, index_t), void* context) {
     if (busy_.test_and_set(std::memory_order_acquire)) return false;
-    struct release {  // also if a thread cannot be started
+    struct release {  // clears the flag even if starting a thread throws
       std::atomic_flag& busy;
       ~release() { busy.clear(std::memory_order_release); }
     } at_the_end{busy_};
@@ -80,7 +80,7 @@ class pool {
     context_ = context;
     unfinished_ = static_cast<std::uint32_t>(n - 1);
     offer(static_cast<std::uint32_t>(n - 1));
-    task(context, n - 1);  // the caller's own
+    task(context, n - 1);  // the caller's own task
     while (take_one()) {
     }
     for (std::uint32_t left = unfinished_; left != 0; left = unfinished_) wait_for_change(unfinished_, left);
@@ -88,7 +88,7 @@ class pool {
   }
 
  private:
-  // The number of the job in the upper half, how many of its tasks are left to take in the lower.
+  // Upper half: the number of the job. Lower half: how many of the job's tasks are not taken yet.
   static constexpr std::uint64_t left_mask = 0xffffffffu;
 
   void offer(std::uint32_t n) {
@@ -101,7 +101,7 @@ class pool {
     do {
       if ((offered & left_mask) == 0) return false;
     } while (!offered_.compare_exchange_weak(offered, offered - 1, std::memory_order_acq_rel));
-    // Taken, so the job stays until this task is finished.
+    // The job cannot end before this task, because unfinished_ still counts the task.
     task_(context_, static_cast<index_t>((offered & left_mask) - 1));
     if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_all();
     return true;
@@ -124,8 +124,8 @@ class pool {
   std::vector<std::thread> threads_;
 };
 
-/// The pool of this process. Threads do not follow a process into its fork, so a child starts with a pool of its own and leaves its
-/// parent's alone: whatever state that had when the fork came, nobody in the child can finish it.
+/// The pool of this process. fork() does not copy threads, so a child process makes a new pool. The child does not touch the
+/// parent's pool: no thread in the child could finish the work that was pending at the fork.
 class pool_of_process {
  public:
   pool_of_process() = default;
@@ -141,7 +141,7 @@ class pool_of_process {
     if (found != nullptr && found->process == this_process()) return found->threads;
     auto fresh = std::make_unique<owned>();
     if (now_.compare_exchange_strong(found, fresh.get())) return fresh.release()->threads;
-    return found->threads;  // another thread of this process was first
+    return found->threads;  // another thread of this process made the pool first
   }
 
  private:
@@ -152,8 +152,8 @@ class pool_of_process {
   std::atomic<owned*> now_{nullptr};
 };
 
-/// Runs task(context, i) for 0 <= i < n on the process's pool and the calling thread; on the calling thread alone when that is a
-/// task of the pool itself, or while the pool works for another caller. Tasks do not throw.
+/// Runs task(context, i) for 0 <= i < n on the process's pool and the calling thread. Uses the calling thread alone inside a task
+/// of the pool, or while the pool works for another caller. Tasks do not throw.
 BILA_NOINLINE inline void run_on_pool(index_t n, void (*task)(void* context, index_t i), void* context) {
   static pool_of_process threads;
   struct call {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU backend: number of threads, executor, workspace. It schedules tasks and does not know what they compute.
+// The CPU backend: number of threads, executor and workspace. This header schedules tasks, and does not know what tasks compute.
 #pragma once
 
 #include <bila/backend/cpu/denormals.hpp>
@@ -17,7 +17,7 @@ namespace bila {
 inline namespace v0_1 {
 
 /// An interface to the caller's own thread pool. `run` calls task(context, i) once for each 0 <= i < n, on any threads, and returns
-/// when all are done.
+/// when all tasks are done.
 class executor {
  public:
   virtual ~executor() = default;
@@ -26,9 +26,9 @@ class executor {
 
 /// Runs a call on the processor's cores. The result has the same bits for every number of threads.
 struct cpu {
-  int threads = 1;  // at most this many; 0: all that the hardware has. Small calls stay on one, see form/README.md.
-  bila::executor* executor = nullptr;   // whose threads; null: a pool shared by the process
-  std::span<std::byte> workspace = {};  // at least workspace_bytes(...); empty: memory that the process keeps, see release_memory
+  int threads = 1;  // at most this many; 0: all that the hardware has. A small call uses one, see form/README.md.
+  bila::executor* executor = nullptr;   // the caller's thread pool; null: the pool of the process
+  std::span<std::byte> workspace = {};  // at least workspace_bytes(...); empty: memory of the process, see release_memory
 };
 
 namespace detail {
@@ -40,12 +40,12 @@ inline error_message validate(const cpu& backend) {
 
 inline index_t threads_of(const cpu& backend) { return backend.threads == 0 ? hardware_threads() : backend.threads; }
 
-/// What the work is cut into. Nothing of the result depends on it.
+/// How a call is divided into tasks. The result does not depend on this division.
 struct schedule {
   index_t segments, splits, tasks, workers;
-  std::size_t bytes_per_slot, shared_bytes;  // multiples of the alignment
-  index_t halves = 1;                        // of a split, that run at the same time
-  std::size_t two_sided_bytes = 0;           // what halves of one split pass on to each other
+  std::size_t bytes_per_slot, shared_bytes;  // bytes, multiples of the alignment
+  index_t halves = 1;                        // halves of a split that run at the same time
+  std::size_t two_sided_bytes = 0;           // memory that the halves of one split share
 
   std::size_t bytes() const { return shared_bytes + static_cast<std::size_t>(workers) * bytes_per_slot + kernel::arena::alignment; }
 };
@@ -55,7 +55,8 @@ inline error_message check_workspace(const cpu& backend, const schedule& s) {
   return message("cpu.workspace has ", backend.workspace.size(), " bytes, this call needs ", s.bytes());
 }
 
-/// Carries an exception from a task, such as one of a user's mask, to the calling thread: a pool or an executor never sees it.
+/// Carries an exception of a task, such as one from a user's mask, to the calling thread. A pool or an executor never sees
+/// exceptions.
 class first_failure {
  public:
   /// Runs the task; returns false if it threw.
@@ -83,8 +84,8 @@ class first_failure {
   std::exception_ptr thrown_;
 };
 
-/// Runs work(task, arena, shared) for 0 <= task < tasks. Each of `workers` threads takes the next task that is left and has its own
-/// arena; what all of them share comes first in the memory. After a task has thrown no other is begun.
+/// Runs work(task, arena, shared) for 0 <= task < tasks. Each of `workers` threads has its own arena and takes the next task that
+/// is not taken. The shared memory comes first, before the arenas. After a task has thrown, no other task starts.
 template <class Work>
 void run_tasks(const cpu& backend, const schedule& s, const call_memory& memory, const Work& work) {
   struct call {

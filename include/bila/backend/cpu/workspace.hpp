@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a running call. A call owns it from its first task to its last: whoever calls again meanwhile, on this thread or on
-// another, gets memory of its own. Between calls it is kept, so that nothing is allocated once it has grown.
+// The memory of a running call. A call owns the memory from its first task to its last. Another call that starts meanwhile, on any
+// thread, gets other memory. Between calls the process keeps the memory, so that later calls of the same size allocate nothing.
 #pragma once
 
 #include <bila/kernel/arena.hpp>
@@ -18,13 +18,13 @@ inline namespace v0_1 {
 
 namespace detail {
 
-/// The start of a block of memory; what a call may use follows it.
+/// The header of a block of memory. The bytes that a call may use follow the header.
 struct alignas(64) block_of_memory {
   std::size_t bytes;
 };
 
-/// The idle blocks of the process, of all units. Each is either in one slot or owned by one call, so no lock is needed: a child
-/// of fork() finds no mutex that a thread it does not have would hold.
+/// The idle blocks of the process, shared by all units. Each block is either in one slot or owned by one call, so no lock is
+/// needed. A child of fork() cannot find a mutex held by a thread that the child does not have.
 inline constinit std::array<std::atomic<block_of_memory*>, 64> idle_memory{};
 inline constinit std::atomic<unsigned> threads_seen{0};
 
@@ -42,13 +42,13 @@ inline block_of_memory* allocate_block(std::size_t bytes) {
 
 inline void release_block(block_of_memory* block) { ::operator delete(block, std::align_val_t(kernel::arena::alignment)); }
 
-/// The slot that this thread tries first; it usually holds the block of its last call.
+/// The slot that this thread tries first. It usually holds the block of the thread's last call.
 inline std::size_t first_place() {
   thread_local const unsigned number = threads_seen++;
   return number % idle_memory.size();
 }
 
-/// An idle block of at least so many bytes, or a new one in the place of one that is too small.
+/// Returns an idle block of at least `bytes` bytes. If the first block found is too small, replaces it with a new block.
 inline block_of_memory* take_memory(std::size_t bytes) {
   const std::size_t first = first_place();
   for (std::size_t n = 0; n < idle_memory.size(); ++n) {
@@ -56,7 +56,7 @@ inline block_of_memory* take_memory(std::size_t bytes) {
     block_of_memory* const block = place.load() == nullptr ? nullptr : place.exchange(nullptr);
     if (block == nullptr) continue;
     if (block->bytes >= bytes) return block;
-    release_block(block);  // first, so that the peak is the larger of the two and not their sum
+    release_block(block);  // before the allocation, so that the peak is not the sum of both blocks
     break;
   }
   return allocate_block(bytes);
@@ -71,7 +71,7 @@ inline void give_back(block_of_memory* block) {
   release_block(block);
 }
 
-/// A call's memory while it runs: the caller's own, or a block of the process's.
+/// The memory of a call while the call runs: the caller's workspace, or a block of the process.
 class call_memory {
  public:
   call_memory(std::span<std::byte> callers, std::size_t bytes)
@@ -83,7 +83,7 @@ class call_memory {
   call_memory(const call_memory&) = delete;
   call_memory& operator=(const call_memory&) = delete;
 
-  /// A caller's memory may start anywhere; what is used of it starts at the next aligned byte.
+  /// The workspace may start anywhere. The call uses it from the next aligned byte on.
   std::byte* aligned() const {
     const auto past = reinterpret_cast<std::uintptr_t>(start_) % kernel::arena::alignment;
     return start_ + (kernel::arena::alignment - past) % kernel::arena::alignment;
@@ -99,8 +99,8 @@ class call_memory {
 
 inline namespace BILA_UNIT {
 
-/// Frees the memory that calls without a workspace of their own have left for the next ones, of all threads. Calls that run
-/// meanwhile keep theirs.
+/// Frees the memory, of all threads, that the process keeps for later calls without a workspace. Calls that are running keep their
+/// memory.
 inline void release_memory() {
   for (std::atomic<detail::block_of_memory*>& place : detail::idle_memory)
     if (detail::block_of_memory* const block = place.exchange(nullptr); block != nullptr) detail::release_block(block);
