@@ -142,8 +142,8 @@ std::size_t workspace_bytes(const Backend& backend, const Form& form, const Mask
 /// On a GPU gradients.scale and gradients.diagonal lie in device memory, and the recurrent form uses the chunkwise gradient. In
 /// f16, scale the loss so that dy / n(Z), which is stored in f16, stays above 6e-5.
 ///
-/// Throws what attend throws. Source: the transposed masked form of LION (arXiv 2502.16249); gate gradients as in Mamba-2 (arXiv
-/// 2405.21060), local to a chunk.
+/// Throws what attend throws. Source: the transposed masked form of LION (arXiv 2502.16249); gradients of gates as in Mamba-2
+/// (arXiv 2405.21060), local to a chunk.
 template <class Tuning = void, class Backend = cpu, class Form, class Mask, class Norm, class T>
 void gradient(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
               const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {

@@ -10,8 +10,7 @@ namespace detail {
 inline namespace BILA_UNIT {
 inline namespace BILA_DEVICES {
 
-/// How `Backend` runs the calls of attend.hpp. accepts() returns false only after a static_assert that says why. A specialisation
-/// has
+/// The calls of attend.hpp on a `Backend`. accepts() returns false only after a static_assert that says why. A specialisation has
 ///
 ///     template <class Form, class Mask, class T> static consteval bool accepts();
 ///     template <class Tuning, ...> static ... attend, workspace_bytes, gradient, gradient_workspace_bytes
