@@ -53,8 +53,8 @@ inputs(tensor_view<T>, tensor_view<U>, tensor_view<V>) -> inputs<std::remove_con
 /// does not write row_sum. final_forward is the state after each sequence's last token, final_backward the state at its first
 /// token: the initial states of the next piece.
 ///
-/// add: y += result, both rounded once, for norms that use no row sum. So a sum of one-way calls, or of calls over several scan
-/// orders, needs no other tensor. Padding is not changed, and heads are not divided between threads.
+/// add: y += result, for norms that use no row sum. The result and the sum are each rounded once. A sum of one-way calls, or of
+/// several scan orders, needs no other tensor. Padding is not changed. On a CPU heads are not divided between threads.
 template <class T>
 struct outputs {
   tensor_view<T> y = {};  // [B, H, L, Dv]
