@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of the library, for every backend: attend, its gradient, and the memory that they need. bila.hpp brings the CPU,
-// cuda.hpp the GPU.
+// The calls of the library, for every backend: attend, gradient, and the bytes of workspace that they need. bila.hpp includes the
+// CPU backend, cuda.hpp the GPU backend.
 #pragma once
 
 #include <bila/call/backend.hpp>
@@ -25,7 +25,7 @@ namespace detail {
 inline namespace BILA_UNIT {
 inline namespace BILA_DEVICES {
 
-/// Whether a call compiles. A wrong argument fails exactly one static_assert.
+/// Whether the types of a call's arguments are valid. A wrong argument fails exactly one static_assert.
 template <class Backend, class Form, class Mask, class Norm, class T>
 consteval bool compiles() {
   if constexpr (!backend<Backend>) {
@@ -75,23 +75,23 @@ inline namespace BILA_DEVICES {
 ///     bila::attend(bila::cpu{.threads = 0}, bila::form::automatic{}, mask, bila::norm::row_sum{1e-6}, in, y);
 ///
 /// Shapes: see `inputs` and `outputs`. All forms give the same numbers up to rounding. 16-bit tensors are computed in float and
-/// rounded once. Inputs are not changed; y must not overlap them. Nothing is allocated once the workspace has grown to the largest
-/// call. Without a backend, the call runs on one thread of the CPU. `Tuning`: another kernel layer on a CPU (kernel::reference),
-/// other tiles on a GPU (cuda::tuned); void takes the backend's own.
+/// rounded once. Inputs are not changed, and y must not overlap them. Nothing is allocated once the workspace has grown to the
+/// largest call. Without a backend, the call runs on one thread of the CPU. `Tuning` selects another kernel layer on a CPU
+/// (kernel::reference) or other tiles on a GPU (cuda::tuned); void selects the backend's own.
 ///
 /// Determinism: a form gives the same bits for every number of threads, place in the batch, memory layout and repetition.
 ///
-/// On a GPU (`cuda::on`) the call is put on a stream, with these differences. T is float, bila::bf16 or bila::f16; head sizes up to
-/// 256. All tensors, gates and states lie in device memory; offsets and lengths are the host's and are copied before the call
-/// returns. Values of gates are not checked; one above 0 counts as 0. A mask is any trivially copyable type whose
-/// log_forward and log_backward a device may call. In f16 a weighted score, and an initial state's number, must fit f16. Chunks,
-/// which different blocks of threads compute, are rounded up to multiples of 128 tokens, 2048 at most; `automatic` and
-/// `chunkwise{}` take 2048. Products of 16-bit numbers are summed in float, a weighted score having been rounded to T, of which the
-/// row sums are sums too; float goes through three tf32 products each. Nothing is allocated, nothing waits, and a CUDA graph may
-/// capture the call.
+/// On a GPU (`cuda::on`) the call is put on a stream, with these differences. T is float, bila::bf16 or bila::f16, and head sizes
+/// are at most 256. All tensors, gates and states lie in device memory. offsets and lengths lie in host memory, and are copied
+/// before the call returns. Values of gates are not checked; a log decay above 0 counts as 0. A mask is any trivially copyable type
+/// whose log_forward and log_backward a device may call. In f16 every weighted score and every number of an initial state must fit
+/// f16. Different thread blocks compute different chunks. Chunk sizes are rounded up to multiples of 128 tokens, 2048 at most;
+/// `automatic` and `chunkwise{}` take 2048. For 16-bit tensors each weighted score is rounded to T, row sums add the rounded
+/// scores, and products are summed in float. For float tensors each product is three tf32 products. The call allocates nothing and
+/// waits for nothing, and a CUDA graph may capture the call.
 ///
-/// Throws std::invalid_argument naming the argument, the place and the value, before anything is written; on a GPU
-/// std::runtime_error with CUDA's words. Source: LION (arXiv 2502.16249).
+/// Throws std::invalid_argument, which names the argument, the place and the value, before anything is written; on a GPU also
+/// std::runtime_error with CUDA's message. Source: LION (arXiv 2502.16249).
 template <class Tuning = void, class Backend = cpu, class Form, class Mask, class Norm, class T>
 void attend(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
             const outputs<T>& out) {
@@ -99,20 +99,20 @@ void attend(const Backend& backend, const Form& form, const Mask& mask, const No
     detail::backend_of<Backend>::template attend<Tuning>(backend, form, mask, norm, in, out);
 }
 
-/// The same when y is all that is wanted.
+/// Runs attend and writes only y.
 template <class Tuning = void, class Backend = cpu, class Form, class Mask, class Norm, class T, class Out>
 void attend(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const Out& y) {
   if constexpr (detail::is_output<T, Out>()) bila::attend<Tuning>(backend, form, mask, norm, in, outputs<T>{y});
 }
 
-/// The same on one thread of the CPU.
+/// Runs attend on one thread of the CPU.
 template <class Tuning = void, class Form, class Mask, class Norm, class T, class Out, class Backend = cpu>
 void attend(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const Out& out) {
   static_assert(detail::backend<Backend>, "bila: a call without a backend runs on a CPU: include bila/bila.hpp");
   if constexpr (detail::backend<Backend>) bila::attend<Tuning>(Backend{}, form, mask, norm, in, out);
 }
 
-/// Bytes of the backend's `workspace` that `attend` with these arguments needs. Throws what the call would throw.
+/// The bytes of the backend's `workspace` that `attend` needs with these arguments. Throws what attend would throw.
 template <class Tuning = void, class Backend = cpu, class Form, class Mask, class Norm, class T>
 std::size_t workspace_bytes(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
                             const outputs<T>& out) {
@@ -131,18 +131,18 @@ std::size_t workspace_bytes(const Backend& backend, const Form& form, const Mask
     return 0;
 }
 
-/// The gradient of a loss by everything that `attend` read, from its gradient dy by y (and by final states).
+/// The gradient of a loss with respect to everything that `attend` read, from dy, the gradient with respect to y and final states.
 ///
-/// The forward operator with its arguments permuted, at the cost of the form it is asked of; through the norm with the row sum that
-/// the forward call saved. The loss may have been computed in another form. Every gradient that is asked for is overwritten; at
-/// padding it is exactly zero, and so is that of a log decay of -inf.
+/// The gradient is the forward operator with its arguments permuted, at the cost of the given form. The norm's part uses the row
+/// sum that the forward call saved. The loss may have been computed in another form. Every wanted gradient is overwritten. The
+/// gradients of padding and of a log decay of -inf are exactly zero.
 ///
-/// Determinism: the same bits for every number of threads; on a GPU no atomics are used.
+/// Determinism: the gradient has the same bits for every number of threads. On a GPU no atomics are used.
 ///
-/// On a GPU gradients.scale and gradients.diagonal lie in device memory, and the recurrent form's gradient is the chunkwise one.
-/// f16: scale the loss so that dy / n(Z), which is kept in f16, stays above 6e-5.
+/// On a GPU gradients.scale and gradients.diagonal lie in device memory, and the recurrent form uses the chunkwise gradient. In
+/// f16, scale the loss so that dy / n(Z), which is stored in f16, stays above 6e-5.
 ///
-/// Throws as `attend`. Source: the transposed masked form of LION (arXiv 2502.16249); gate gradients as in Mamba-2
+/// Throws what attend throws. Source: the transposed masked form of LION (arXiv 2502.16249); gradients of gates as in Mamba-2
 /// (arXiv 2405.21060), local to a chunk.
 template <class Tuning = void, class Backend = cpu, class Form, class Mask, class Norm, class T>
 void gradient(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
@@ -152,7 +152,7 @@ void gradient(const Backend& backend, const Form& form, const Mask& mask, const 
       detail::backend_of<Backend>::template gradient<Tuning>(backend, form, mask, norm, in, kept, dy, to);
 }
 
-/// The same on one thread of the CPU.
+/// Runs gradient on one thread of the CPU.
 template <class Tuning = void, class Form, class Mask, class Norm, class T, class Backend = cpu>
 void gradient(const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in, const saved<T>& kept,
               const output_gradients<T>& dy, const gradients<T>& to) {
@@ -160,7 +160,7 @@ void gradient(const Form& form, const Mask& mask, const Norm& norm, const inputs
   if constexpr (detail::backend<Backend>) bila::gradient<Tuning>(Backend{}, form, mask, norm, in, kept, dy, to);
 }
 
-/// Bytes of the backend's `workspace` that `gradient` with these arguments needs. Throws what the call would throw.
+/// The bytes of the backend's `workspace` that `gradient` needs with these arguments. Throws what gradient would throw.
 template <class Tuning = void, class Backend = cpu, class Form, class Mask, class Norm, class T>
 std::size_t gradient_workspace_bytes(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm,
                                      const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
@@ -171,8 +171,8 @@ std::size_t gradient_workspace_bytes(const Backend& backend, const Form& form, c
   return 0;
 }
 
-/// On a CPU what is asked for does not matter: the bytes depend on the backend, the form, and the shapes, segments and states'
-/// storage of the inputs. y_like has the shape of y.
+/// For a CPU: bytes that are enough for any choice of wanted gradients. The bytes depend on the backend, the form, and the inputs'
+/// shapes, segments and storage of states. y_like has the shape of y.
 template <class Tuning = void, class Backend = cpu, class Form, class T>
 std::size_t gradient_workspace_bytes(const Backend& backend, const Form& form, const inputs<T>& in,
                                      const tensor_view<const T>& y_like) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only file that defines macros (version.hpp aside). Each is always defined; those with a value are 0 or 1 and are tested
-// with #if. None of them changes what a type or a function means.
+// The only file that defines macros, apart from version.hpp. Each macro is always defined. Macros with a value are 0 or 1 and are
+// tested with #if. No macro changes what a type or a function means.
 #pragma once
 
-// 1 when errors are thrown, 0 when they go to the error handler (-fno-exceptions).
+// 1 if errors are thrown, 0 if errors go to the error handler (-fno-exceptions).
 #if defined(__cpp_exceptions) || defined(_CPPUNWIND)
 #define BILA_EXCEPTIONS 1
 #define BILA_ERRORS throwing
@@ -12,9 +12,9 @@
 #define BILA_ERRORS handling
 #endif
 
-// BILA_UNIT, the inline namespace around bila's functions, names the instruction set that a unit is compiled for. Of functions of
-// one name the linker keeps one, and a unit for any processor must not run the copy of a unit for AVX2. Views, inputs, outputs,
-// states, masks and norms are the same types in every unit; their members are BILA_SHARED instead.
+// BILA_UNIT, the inline namespace of bila's functions, names the instruction set for which a unit is compiled. The linker keeps one
+// of several functions of the same name, and a unit for any processor must not run the copy of a unit for AVX2. Views, inputs,
+// outputs, states, masks and norms are the same types in every unit; their members are BILA_SHARED instead.
 #if defined(__AVX512F__) && defined(__AVX512VL__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
 #define BILA_VECTORS avx512
 #elif defined(__AVX512F__)
@@ -91,7 +91,7 @@
   BILA_PASTE_VALUES(BILA_VECTORS, BILA_FMA, BILA_MORE_VECTORS, BILA_BITS, BILA_LEADING_ZEROS, BILA_BYTE_SWAPS, BILA_ATOMICS, \
                     BILA_ARITHMETIC, BILA_ERRORS)
 
-// g++ keeps a micro-kernel's accumulators in registers only if each function and lambda inside it is inlined: 2.7x otherwise.
+// g++ keeps a micro-kernel's accumulators in registers only if all functions and lambdas inside are inlined: 2.7 times as fast.
 #if defined(_MSC_VER) && !defined(__clang__)
 #define BILA_ALWAYS_INLINE __forceinline
 #define BILA_LAMBDA_INLINE
@@ -100,8 +100,8 @@
 #define BILA_LAMBDA_INLINE __attribute__((always_inline))
 #endif
 
-// A register tile in all its sizes is 10 KB of code: once per verb and type, not once per caller, nor once more for a caller's
-// constants.
+// A register tile in all its sizes is 10 KB of code. This code is compiled once per verb and type, not once per caller, nor once
+// more for a caller's constants.
 #if defined(_MSC_VER) && !defined(__clang__)
 #define BILA_NOINLINE __declspec(noinline)
 #elif defined(__clang__)
@@ -110,18 +110,18 @@
 #define BILA_NOINLINE __attribute__((noinline, noclone))
 #endif
 
-// For functions that GPU kernels call too: views, masks, norms.
+// For functions that GPU kernels also call: views, masks, norms.
 #if defined(__CUDACC__)
 #define BILA_HD __host__ __device__
 #else
 #define BILA_HD
 #endif
 
-// A member of a type that all units share: inlined wherever it is called, so that no unit runs another's copy. What calls what a
-// kernel cannot is BILA_ALWAYS_INLINE alone.
+// For members of types that all units share: inlined at every call, so that no unit runs another unit's copy. A member that calls
+// functions that a GPU kernel cannot call is BILA_ALWAYS_INLINE alone.
 #define BILA_SHARED BILA_HD BILA_ALWAYS_INLINE
 
-// Unrolls the loop that follows; its bound is a constant of at most 16.
+// Unrolls the loop that follows. The loop's bound is a constant of at most 16.
 #if defined(__clang__)
 #define BILA_UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
@@ -130,9 +130,9 @@
 #define BILA_UNROLL
 #endif
 
-// Kernels are hidden, and their namespace carries the architectures they are compiled for: two libraries in one process may hold
-// the same kernel for different architectures, and the runtime could pick the wrong one. CUDA 13 hides kernels itself, and warns of
-// the attribute on a kernel that is instantiated with a type in an unnamed namespace.
+// Kernels are hidden symbols, and their namespace names the architectures for which they are compiled. Two libraries in one process
+// may hold the same kernel for different architectures, and the runtime could pick the wrong one. CUDA 13 hides kernels itself, and
+// warns of the attribute on a kernel that is instantiated with a type in an unnamed namespace.
 #if defined(__CUDACC__)
 #if __CUDACC_VER_MAJOR__ < 13
 #define BILA_KERNEL __attribute__((visibility("hidden"))) __global__

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a backend is.
+// The concept of a backend.
 #pragma once
 
 #include <bila/config.hpp>
@@ -10,10 +10,10 @@ namespace detail {
 inline namespace BILA_UNIT {
 inline namespace BILA_DEVICES {
 
-/// How `Backend` runs the calls of attend.hpp. A specialisation has
+/// The calls of attend.hpp on a `Backend`. accepts() returns false only after a static_assert that says why. A specialisation has
 ///
-///     template <class Form, class Mask, class T> static consteval bool accepts();   // false only after a static_assert that says
-///     why template <class Tuning, ...> static ... attend, workspace_bytes, gradient, gradient_workspace_bytes
+///     template <class Form, class Mask, class T> static consteval bool accepts();
+///     template <class Tuning, ...> static ... attend, workspace_bytes, gradient, gradient_workspace_bytes
 template <class Backend>
 struct backend_of;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that all backends share: everything but the values in tensors.
+// The checks that all backends share. They read shapes and options, not the values in tensors.
 #pragma once
 
 #include <bila/call/inputs.hpp>
@@ -16,18 +16,18 @@ inline namespace v0_1 {
 namespace detail {
 inline namespace BILA_UNIT {
 
-/// Cross attention: the mask and the options must not depend on the order of tokens.
+/// In cross attention the mask and the options must not depend on the order of tokens.
 template <class T>
 BILA_NOINLINE error_message check_cross(bool orders_tokens, bool has_gaps, const inputs<T>& in, const geometry& size) {
   const bool ordered_options = in.direction != direction::both || !is_exactly(in.diagonal, 1) || !in.offsets.empty();
-  if (!is_cross(in, size) || (!orders_tokens && !ordered_options)) return {};  // a call that is right allocates no message
+  if (!is_cross(in, size) || (!orders_tokens && !ordered_options)) return {};  // a correct call allocates no message
   const error_message what = size.Lk == size.L ? error_message("key_lengths is given, so keys are not the queries' tokens")
                                                : message("k has length ", size.Lk, " but q has ", size.L);
   if (orders_tokens) return message(what, ": ", has_gaps ? "a mask with decay" : "a pairwise mask", " needs them equal");
   return message(what, ": direction, diagonal and offsets need them equal");
 }
 
-/// The shapes of a mask's parameters, for y of B, H and L.
+/// Checks the shapes of a mask's parameters for a y of B batch rows, H heads and L tokens.
 template <class Mask>
 BILA_NOINLINE error_message check_parameters(const Mask& mask, index_t B, index_t H, index_t L) {
   error_message wrong;
@@ -37,14 +37,14 @@ BILA_NOINLINE error_message check_parameters(const Mask& mask, index_t B, index_
   return wrong;
 }
 
-/// check_cross and check_parameters.
+/// Calls check_cross and check_parameters.
 template <class Mask, class T>
 error_message check_mask_shape(const Mask& mask, const inputs<T>& in, const geometry& size) {
   error_message wrong = check_cross(orders_tokens<Mask>, gapped<Mask>, in, size);
   return wrong.empty() ? check_parameters(mask, size.B, size.H, size.L) : wrong;
 }
 
-/// No output may overlap a mask's parameters. Their views are checked first, because a user's mask need not check them itself.
+/// Checks that no output overlaps a mask's parameters, after the views of these, which a user's mask may not check itself.
 template <class Mask>
 error_message check_gates_apart(named_tensors outputs, const Mask& mask) {
   error_message wrong;
@@ -61,13 +61,13 @@ error_message check_gates_apart(named_tensors outputs, const Mask& mask) {
   return wrong;
 }
 
-/// What a call must have for a state to be used: see check_state_use.
+/// The properties of a call on which the use of states depends: see check_state_use.
 struct state_rules {
   bool form_carries, mask_has_gaps, norm_uses_row_sum;
   direction looks;  // the call's direction
 };
 
-/// What is wrong with a form or a norm by itself.
+/// Returns what is wrong with a form or a norm by itself; empty if nothing is.
 template <class Policy>
 error_message check_itself(const Policy& policy) {
   if constexpr (requires { policy.validate(); })
@@ -76,7 +76,7 @@ error_message check_itself(const Policy& policy) {
     return {};
 }
 
-/// A state needs a form that carries states, a mask with gaps, a call direction that reads it, and z if the norm uses row sums.
+/// A state needs a form that carries states, a mask with gaps, a call direction that reads the state, and z for a norm of row sums.
 template <class T>
 BILA_NOINLINE error_message check_state_use(const char* name, const state<T>& x, direction opposite, const state_rules& rules) {
   if (!x.given()) return {};

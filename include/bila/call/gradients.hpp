@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inputs and outputs of the gradient, and its checks that all backends share.
+// The inputs and outputs of the gradient, and the checks of them that all backends share.
 #pragma once
 
 #include <bila/call/checks.hpp>
@@ -10,36 +10,36 @@
 namespace bila {
 inline namespace v0_1 {
 
-/// What the forward pass wrote and the gradient reads: y and, for a norm that uses it, the row sum. Nothing else need be kept:
-/// sizeof(T) Dv + sizeof(real_of<T>) bytes per token and head, beside the inputs.
+/// The outputs of the forward pass that the gradient reads: y and, if the norm uses it, the row sum. These take sizeof(T) Dv +
+/// sizeof(real_of<T>) bytes per token and head. The gradient needs nothing else but the inputs.
 template <class T>
 struct saved {
   tensor_view<const T> y = {};                 // [B, H, L, Dv]
   tensor_view<const real_of<T>> row_sum = {};  // [B, H, L, 1]
 };
 
-/// The gradient of the loss by what attend wrote. Any strides: a broadcast gradient has strides of zero. After a call for its final
-/// states alone, y and saved::y are left out too, and q is not read.
+/// The gradient of the loss with respect to the outputs of attend. Any strides are allowed: a broadcast gradient has strides of
+/// zero. If the forward call computed only final states, y and saved::y are not given, and q is not read.
 template <class T>
 struct output_gradients {
   tensor_view<const T> y = {};                 // [B, H, L, Dv]
-  state<const real_of<T>> final_forward = {};  // empty: the loss does not depend on it
+  state<const real_of<T>> final_forward = {};  // empty: the loss does not depend on this state
   state<const real_of<T>> final_backward = {};
 };
 
-/// The gradient of the loss by what attend read. An empty view is not wanted; the others are overwritten, whatever they held.
+/// The gradients of the loss with respect to the inputs of attend. A null view is not wanted. All other views are overwritten.
 template <class T>
 struct gradients {
   tensor_view<T> q = {}, k = {}, v = {};      // shapes of inputs::q, k, v
-  tensor_view<real_of<T>> log_decay = {};     // shape of the mask's log_decay, summed over the heads that share one
-  tensor_view<real_of<T>> log_forward = {};   // [B, H, L, 1], of the gaps of any gapped mask; 0 at a segment's first token
-  tensor_view<real_of<T>> log_backward = {};  // the same, crossed backwards
+  tensor_view<real_of<T>> log_decay = {};     // shape of the mask's log_decay; sums over the heads that share a gate
+  tensor_view<real_of<T>> log_forward = {};   // [B, H, L, 1] for the gaps of any gapped mask; 0 at a segment's first token
+  tensor_view<real_of<T>> log_backward = {};  // [B, H, L, 1] for gaps crossed backwards
   double* scale = nullptr;
   double* diagonal = nullptr;
-  state<real_of<T>> initial_forward = {};  // log_decay, where given: of the gap by which the state enters
+  state<real_of<T>> initial_forward = {};  // log_decay, if given: for the gap between state and sequence
   state<real_of<T>> initial_backward = {};
-  tensor_view<real_of<T>> weights = {};  // [B, H, L, L], of query l and key d, for a pairwise mask: dense, as its weights are; a
-                                         // mask of few parameters sums it up; 0 for pairs that do not see each other
+  tensor_view<real_of<T>> weights = {};  // [B, H, L, L] by query l and key d, for a pairwise mask: dense, so
+                                         // a mask of fewer parameters sums it; 0 where l does not see d
 };
 
 namespace detail {
@@ -51,20 +51,20 @@ inline constexpr bool has_log_decay = false;
 template <gapped Mask, class T>
 inline constexpr bool has_log_decay<Mask, T> = pulls_back<Mask, real_of<T>>&& has_parameters<Mask>;
 
-/// Whether x is a normal number in the type that is computed in. Tasks flush denormal results to zero.
+/// Whether x is a normal number in Real, the type of the computation. Tasks flush denormal results to zero.
 template <class Real>
 bool keeps_digits(double x) {
   return std::abs(static_cast<Real>(x)) >= (std::numeric_limits<Real>::min)();
 }
 
-/// Whether the gradients of single gaps are wanted, and not only those of the mask's parameters.
+/// Whether the caller wants gradients of single gaps, and not only of the mask's parameters.
 template <class T>
 bool wants_gaps(const gradients<T>& to) {
   return to.log_forward.data != nullptr || to.log_backward.data != nullptr || to.initial_forward.log_decay.data != nullptr ||
          to.initial_backward.log_decay.data != nullptr;
 }
 
-/// All that a gradient call writes, by name.
+/// The names and memory of all tensors that a gradient call writes.
 template <class T>
 std::array<named_tensor, 13> written_to(const gradients<T>& to) {
   return {{{"gradients.q", footprint(to.q)},
@@ -82,7 +82,7 @@ std::array<named_tensor, 13> written_to(const gradients<T>& to) {
            {"gradients.weights", footprint(to.weights)}}};
 }
 
-/// Checks all tensors of a gradient call except the mask's: shapes, views, overlap. Values are not read.
+/// Checks all tensors of a gradient call except the mask's: shapes, views, overlap. Reads no values.
 template <class T>
 BILA_NOINLINE error_message check_gradient_tensors(const state_rules& rules, const inputs<T>& in, const saved<T>& kept,
                                                    const output_gradients<T>& dy, const gradients<T>& to) {
@@ -140,7 +140,7 @@ BILA_NOINLINE error_message check_gradient_tensors(const state_rules& rules, con
   return wrong;
 }
 
-/// Whether the wanted gradients exist for the mask. log_decay: the shape of its parameter, null if it has none.
+/// Checks that the wanted gradients exist for the mask. log_decay: the shape of the mask's parameter; null if the mask has none.
 template <class T>
 BILA_NOINLINE error_message check_wanted(const gradients<T>& to, bool is_gapped, const per_axis* log_decay) {
   if (to.log_decay.data != nullptr && log_decay == nullptr)
@@ -154,7 +154,7 @@ BILA_NOINLINE error_message check_wanted(const gradients<T>& to, bool is_gapped,
   return {};
 }
 
-/// Checks the mask and the gradients that are wanted of it, except for the mask's values.
+/// Checks the mask and its wanted gradients, except for the values of the mask.
 template <class Mask, class T>
 BILA_NOINLINE error_message check_gradient_mask(const Mask& mask, const inputs<T>& in, const gradients<T>& to,
                                                 const geometry& size) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// q, k, v and the options of a call, what it writes, and the checks of both, made once at the entry point.
+// The inputs, options and outputs of a call, and their checks, which the entry point makes once.
 #pragma once
 
 #include <bila/call/overlap.hpp>
@@ -22,39 +22,39 @@
 namespace bila {
 inline namespace v0_1 {
 
-/// What attention reads.
+/// The inputs of attention.
 ///
 ///     [N_i, Z_i] = sum_j (q_i . k_j) M_ij [v_j, 1],   y_i = s N_i / n(s Z_i),   s = scale,   M_ii = diagonal
 ///
-/// Shapes: q [B, Hq, L, Dk], k [B, Hk, L, Dk], v [B, Hv, L, Dv], feature-mapped already. With H the heads of the output, Hq, Hk
-/// and Hv each divide H, and head h reads head h / (H / Hx) of x. A stride of zero broadcasts. Values are not checked: a NaN in
-/// them gives NaN.
+/// Shapes: q [B, Hq, L, Dk], k [B, Hk, L, Dk], v [B, Hv, L, Dv]. A feature map has been applied to q and k already. With H the
+/// heads of the output, Hq, Hk and Hv each divide H, and head h reads head h / (H / Hx) of x. A stride of zero broadcasts. Values
+/// are not checked: NaN values in q, k or v give NaN.
 /// Source: LION (arXiv 2502.16249), the masked form Y = norm((Q K^T) o M) V.
 template <class T>
 struct inputs {
   tensor_view<const T> q{}, k{}, v{};
-  double scale = 1;     // of the scores
+  double scale = 1;     // factor of the scores
   double diagonal = 1;  // weight of a token on itself: 1 LION, 2 an uncorrected double scan, 0 strict
   bila::direction direction = bila::direction::both;
   index_list offsets = {};                        // packed segments [offsets[n], offsets[n+1]) of the one batch row
-  index_list lengths = {};                        // valid tokens of each batch row; the rest is never read, and y = 0 there
+  index_list lengths = {};                        // valid tokens of each batch row; later tokens are never read, and get y = 0
   state<const real_of<T>> initial_forward = {};   // state before the first token of each sequence
-  state<const real_of<T>> initial_backward = {};  // state after its last token
+  state<const real_of<T>> initial_backward = {};  // state after the last token of each sequence
   index_list key_lengths = {};                    // cross attention: valid keys of each batch row; lengths then counts queries
 };
 
 template <class T, class U, class V>
 inputs(tensor_view<T>, tensor_view<U>, tensor_view<V>) -> inputs<std::remove_const_t<T>>;
 
-/// What attention writes. An empty view is not written. Without y, a final state is required: then states are all that is
-/// computed, k and v all that is read, q may be left out, and L is the keys' length.
+/// The outputs of attention. A null view is not written. Without y, a final state is required. Then the call computes only states
+/// and reads only k and v, q may be left out, and L is the length of the keys.
 ///
-/// row_sum: [B, H, L, 1], the unscaled Z; all that a gradient needs saved besides y. A norm that uses no row sum, norm::none,
-/// leaves it as it is. final_forward is the state after each sequence's last token, final_backward the one at its first: what the
-/// next piece takes as its initial state.
+/// row_sum: [B, H, L, 1], the unscaled Z. A gradient needs only y and the row sum saved. A norm that uses no row sum (norm::none)
+/// does not write row_sum. final_forward is the state after each sequence's last token, final_backward the state at its first
+/// token: the initial states of the next piece.
 ///
-/// add: y += result, each rounded once, for norms that use no row sum: sums of one-way calls, or of several scan orders, without a
-/// tensor in between. Padding stays as it is. On a CPU heads are not cut for threads.
+/// add: y += result, for norms that use no row sum. The result and the sum are each rounded once. A sum of one-way calls, or of
+/// several scan orders, needs no other tensor. Padding is not changed. On a CPU heads are not divided between threads.
 template <class T>
 struct outputs {
   tensor_view<T> y = {};  // [B, H, L, Dv]
@@ -77,7 +77,7 @@ bool only_states(const outputs<T>& out) {
   return only_states(out.y, out.final_forward, out.final_backward);
 }
 
-/// The sizes of one call, all taken from the output, k and v.
+/// The sizes of one call, taken from the output, k and v.
 struct geometry {
   index_t B, H, L, Lk, Dk, Dv;  // Lk, the length of k and v, differs from L in cross attention only
 };
@@ -87,7 +87,7 @@ geometry geometry_of(const inputs<T>& in, const tensor_view<Out>& y) {
   return {y.batches(), y.heads(), y.length(), in.k.length(), in.k.features(), in.v.features()};
 }
 
-/// Without y, those of the keys that a final state is made of.
+/// The sizes of a call without y, taken from the keys and a final state.
 template <class T, class Real>
 geometry geometry_of(const inputs<T>& in, const state<Real>& final) {
   const index_t H = final.S.data != nullptr ? final.S.heads() : final.z.heads();
@@ -100,20 +100,20 @@ geometry geometry_of(const inputs<T>& in, const outputs<T>& out) {
   return geometry_of(in, out.final_forward.given() ? out.final_forward : out.final_backward);
 }
 
-/// Cross attention: whether keys are not the queries' own tokens. Masks that order tokens do not allow it.
+/// Whether keys are not the queries' own tokens (cross attention). Masks that depend on the order of tokens do not allow this.
 template <class T>
 bool is_cross(const inputs<T>& in, const geometry& size) {
   return size.Lk != size.L || !in.key_lengths.empty();
 }
 
-/// The keys that a segment of queries sees: its own tokens, or in cross attention the batch row's valid ones.
+/// The keys that a segment of queries sees: the segment's own tokens, or in cross attention all valid keys of the batch row.
 template <class T>
 segment keys_of(const inputs<T>& in, const geometry& size, index_t b, const segment& queries) {
   if (!in.key_lengths.empty()) return {0, in.key_lengths[static_cast<std::size_t>(b)]};
   return size.Lk == size.L ? queries : segment{0, size.Lk};
 }
 
-/// How many sequences there are, each with states of its own: batch rows or packed segments.
+/// The number of sequences that have states of their own: batch rows, or packed segments.
 template <class T>
 index_t sequences_of(const inputs<T>& in, const geometry& size) {
   return in.offsets.empty() ? size.B : static_cast<index_t>(in.offsets.size()) - 1;
@@ -124,14 +124,14 @@ index_t sequences_of(const inputs<T>& in, const geometry& size) {
 namespace detail {
 inline namespace BILA_UNIT {
 
-/// Where a state has to be stored in what is computed in.
+/// Checks that a state is stored in the type of the computation, where 16 bits are not accepted.
 template <class T>
 error_message check_state_storage(const char* name, const state<T>& x) {
   if (x.stored == state_storage::computed) return {};
   return message(name, " is stored in 16 bits, it must be ", std::is_same_v<std::remove_const_t<T>, double> ? "double" : "float");
 }
 
-/// `name` is that of the state, its parts are added.
+/// Checks the shapes of a state. `name` is the name of the state; errors append the name of the part.
 template <class T>
 error_message check_state(const char* name, const state<T>& x, index_t sequences, const geometry& size) {
   if (!x.given()) return {};
@@ -154,7 +154,7 @@ inline error_message check_equal(const char* name, const char* axis, index_t fou
   return message(name, " has ", axis, " ", found, " but ", other, " has ", wanted);
 }
 
-/// Without y and q.
+/// The checks of a call without y and q.
 template <class T>
 error_message check_keys(const inputs<T>& in, const geometry& size) {
   for (const error_message& wrong : {
@@ -188,7 +188,7 @@ error_message check_shapes(const inputs<T>& in, const tensor_view<Out>& y) {
   return {};
 }
 
-/// scale or diagonal: finite in the type that is computed in.
+/// Checks that scale or diagonal is finite in real_of<T>, the type of the computation.
 template <class T>
 error_message check_number(const char* name, double x) {
   if (is_finite(x) && std::abs(x) <= static_cast<double>((std::numeric_limits<real_of<T>>::max)())) return {};
@@ -210,7 +210,7 @@ error_message check_offsets(const inputs<T>& in, index_t B, index_t L) {
   return {};
 }
 
-/// lengths or key_lengths: an entry for each batch row, between 0 and L.
+/// Checks that lengths or key_lengths has an entry for each batch row, between 0 and L.
 inline error_message check_lengths(const char* name, const index_list& lengths, index_t B, index_t L) {
   if (lengths.empty()) return {};
   if (static_cast<index_t>(lengths.size()) != B)
@@ -231,7 +231,7 @@ error_message check_all_lengths(const inputs<T>& in, index_t B, index_t L) {
   return wrong.empty() ? check_lengths("key_lengths", in.key_lengths, B, Lk) : wrong;
 }
 
-/// B H L Dk Dv is at most 2^52, so that counts of operations and bytes do not overflow.
+/// Checks that B H L Dk Dv is at most 2^52, so that counts of operations and bytes do not overflow.
 inline error_message check_work(const geometry& size) {
   const auto at_least_1 = [](index_t n) { return (std::max)(static_cast<double>(n), 1.0); };
   const double work =
@@ -241,7 +241,7 @@ inline error_message check_work(const geometry& size) {
                  size.Dk, ": their product is above 2^52");
 }
 
-/// The options: scale, diagonal, lengths, offsets, initial states.
+/// Checks the options: scale, diagonal, lengths, offsets, initial states.
 template <class T>
 error_message check_options(const inputs<T>& in, const geometry& size) {
   for (const error_message& wrong :
@@ -256,7 +256,7 @@ error_message check_options(const inputs<T>& in, const geometry& size) {
   return {};
 }
 
-/// All that a call writes, by name.
+/// The names and memory of all tensors that a call writes.
 template <class T>
 std::array<named_tensor, 6> written_to(const outputs<T>& out) {
   return {{{"y", footprint(out.y)},
@@ -272,7 +272,7 @@ std::array<named_tensor, 3> read_by(const inputs<T>& in) {
   return {{{"q", footprint(in.q)}, {"k", footprint(in.k)}, {"v", footprint(in.v)}}};
 }
 
-/// The initial states of both directions. A final state may overwrite the initial state of its direction.
+/// The names and memory of both initial states. A final state may overwrite the initial state of its direction.
 template <class T>
 std::array<named_tensor, 6> initial_states_of(const inputs<T>& in) {
   const auto &f = in.initial_forward, &b = in.initial_backward;
@@ -289,7 +289,7 @@ std::array<named_tensor, 6> initial_states_of(const inputs<T>& in) {
 
 inline namespace BILA_UNIT {
 
-/// Checks q, k, v, the options and the shape of y, simple errors first. Returns the first error, empty if there is none.
+/// Checks q, k, v, the options and the shape of y, simple errors first. Returns the first error; empty if there is none.
 template <class T, class Out>
 error_message validate(const inputs<T>& in, const tensor_view<Out>& y) {
   for (const error_message& wrong :
@@ -299,7 +299,7 @@ error_message validate(const inputs<T>& in, const tensor_view<Out>& y) {
   return detail::check_options(in, geometry_of(in, y));
 }
 
-/// The same with all that attention writes.
+/// Checks what validate(in, y) checks, and all other outputs.
 template <class T>
 error_message validate(const inputs<T>& in, const outputs<T>& out) {
   const geometry size = geometry_of(in, out);
@@ -322,7 +322,7 @@ error_message validate(const inputs<T>& in, const outputs<T>& out) {
   return wrong.empty() ? detail::check_apart(written, detail::initial_states_of(in)) : wrong;
 }
 
-/// The segments that the inputs are cut into: packed ones, valid prefixes, or whole rows.
+/// The segments of a call's batch rows: packed segments, valid prefixes, or whole rows.
 template <class T>
 segments segments_of(const inputs<T>& in, const geometry& size) {
   return {in.offsets, in.lengths, size.L};

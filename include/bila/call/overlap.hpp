@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Do two strided tensors share memory? Used by the checks only: an output may not overlap an input, nor itself.
+// Whether two strided tensors share memory. Only the checks use this: an output may not overlap an input, nor itself.
 #pragma once
 
 #include <bila/config.hpp>
@@ -61,13 +61,13 @@ inline address_range addresses_of(const footprint& x) {
   return range;
 }
 
-/// True unless, with the axes ordered by stride, each stride steps over all that the smaller ones reach.
+/// Orders the axes by stride. Returns false if each stride is larger than all that the smaller strides reach.
 inline bool shares_memory_with_itself(const footprint& x) {
   if (x.empty()) return false;
   std::array<std::pair<index_t, index_t>, 4> axes;  // (|stride|, extent)
   for (std::size_t axis = 0; axis < 4; ++axis) axes[axis] = {std::abs(x.strides[axis]), x.extents[axis]};
   std::sort(axes.begin(), axes.end(),
-            [](const auto& a, const auto& b) { return a < b; });  // the lambda keeps this sort in its unit: see BILA_UNIT
+            [](const auto& a, const auto& b) { return a < b; });  // the lambda type keeps this sort in its unit: see BILA_UNIT
   index_t reach = x.size;
   for (const auto& [stride, extent] : axes) {
     if (extent <= 1) continue;
@@ -77,23 +77,23 @@ inline bool shares_memory_with_itself(const footprint& x) {
   return false;
 }
 
-/// One term of the distance between an element of one tensor and one of the other: stride times a number in [least, most].
+/// One term of the distance between an element of one tensor and an element of another: stride times a number in [least, most].
 struct step {
   index_t stride, least, most;
 };
 
-/// Whether steps, sorted by decreasing stride, can add up to a distance in [low, high]. Returns true if more than `patience` calls
-/// would be needed.
+/// Whether steps, sorted by decreasing stride, can add up to a distance in [low, high]. Returns true if the answer would need more
+/// than `patience` calls.
 ///
-/// Split the steps into longer and shorter ones: the longer ones add up to a multiple of their greatest common divisor, the shorter
-/// ones to a number between two bounds. If no split excludes [low, high], each multiple of the longest step is tried recursively;
-/// few of them leave a rest that the others can reach. Cold: called only for tensors whose address ranges intersect.
+/// Splits the steps into longer and shorter ones. The sum of the longer steps is a multiple of their greatest common divisor. The
+/// sum of the shorter steps lies between two bounds. If no split excludes [low, high], the function tries each multiple of the
+/// longest step recursively; few multiples pass the bounds. Cold: called only for tensors whose address ranges intersect.
 [[gnu::cold]] BILA_NOINLINE inline bool may_reach(std::span<const step> steps, index_t low, index_t high, int& patience) {
   if (--patience < 0) return true;
   const auto below = [](index_t a, index_t b) { return a / b - (a % b < 0 ? 1 : 0); };  // floor(a / b)
-  index_t first = 0, last = 0, divisor = 0;                                             // of the longest step
+  index_t first = 0, last = 0, divisor = 0;                                             // first, last: times of the longest step
   for (std::size_t n = 0; n <= steps.size(); ++n) {
-    index_t from = low, to = high;  // what the n longer ones must add up to
+    index_t from = low, to = high;  // bounds of the sum of the n longest steps
     for (const step& other : steps.subspan(n)) from -= other.stride * other.most, to -= other.stride * other.least;
     if (n > 0) divisor = std::gcd(divisor, steps[n - 1].stride);
     if (n == 0 ? from > 0 || to < 0 : below(to, divisor) * divisor < from) return false;
@@ -107,8 +107,8 @@ struct step {
   return false;
 }
 
-/// False only if the two provably share no byte: their ranges are apart, or they are interleaved like q, k and v in one packed
-/// buffer, by heads, tokens or features.
+/// Returns false only if x and y provably share no byte: their ranges are apart, or x and y are interleaved like q, k and v in one
+/// packed buffer, by heads, tokens or features.
 inline bool may_overlap(const footprint& x, const footprint& y) {
   if (x.empty() || y.empty()) return false;
   const address_range a = addresses_of(x), b = addresses_of(y);
@@ -132,16 +132,16 @@ inline bool may_overlap(const footprint& x, const footprint& y) {
   return may_reach({steps.data(), count}, 1 - y.size - apart, x.size - 1 - apart, patience);
 }
 
-/// A tensor of a call and its name in the error.
+/// A tensor of a call, and its name in an error message.
 struct named_tensor {
   const char* name;
   footprint memory;
-  std::string_view replaced_by = {};  // of an input: the output that may have exactly the same memory
+  std::string_view replaced_by = {};  // for an input: name of the output that may have exactly the same memory
 };
 
 using named_tensors = std::span<const named_tensor>;
 
-/// No output may overlap an input.
+/// Checks that no output overlaps an input.
 inline error_message check_apart(named_tensors outputs, named_tensors inputs) {
   for (const named_tensor& out : outputs)
     for (const named_tensor& in : inputs)
@@ -150,7 +150,7 @@ inline error_message check_apart(named_tensors outputs, named_tensors inputs) {
   return {};
 }
 
-/// No output may overlap itself, an input, or another output.
+/// Checks that no output overlaps itself, an input, or another output.
 inline error_message check_overlaps(named_tensors outputs, named_tensors inputs) {
   for (const named_tensor& out : outputs) {
     if (shares_memory_with_itself(out.memory))

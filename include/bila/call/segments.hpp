@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segments: the ranges of tokens that see each other. Borders are given by offsets or lengths, not by gates (MATH.md 1.4).
+// Segments: ranges of tokens that see only each other. Offsets or lengths give the borders, not gates (MATH.md 1.4).
 #pragma once
 
 #include <bila/view/index_list.hpp>
@@ -17,7 +17,7 @@ struct segments {
   index_list offsets, lengths;
   index_t L;
 
-  /// Segments per batch row.
+  /// The number of segments per batch row.
   BILA_SHARED index_t count() const { return offsets.empty() ? 1 : static_cast<index_t>(offsets.size()) - 1; }
 
   BILA_SHARED segment operator()(index_t b, index_t n) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state that a sequence starts from or ends in: what a long sequence hands from piece to piece.
+// The state at the start or the end of a sequence. A long sequence hands it from piece to piece.
 #pragma once
 
 #include <bila/config.hpp>
@@ -12,7 +12,7 @@
 namespace bila {
 inline namespace v0_1 {
 
-/// What the numbers of a state are stored in: what is computed in, or 16 bits.
+/// The type in which a state's numbers are stored. computed: the type of the computation, float or double.
 enum class state_storage { computed, bf16, f16 };
 
 namespace detail {
@@ -25,24 +25,24 @@ using decay_in_state = std::conditional_t<is_16_bit<T>, std::conditional_t<std::
 
 }  // namespace detail
 
-/// The sum of decayed keys and values of all tokens on one side, S = sum_j w_j k_j v_j^T, z = sum_j w_j k_j.
+/// The sum of the decayed keys and values on one side of the sequence: S = sum_j w_j k_j v_j^T, z = sum_j w_j k_j.
 ///
-/// Shapes: S [n, H, Dk, Dv], z [n, H, Dk, 1], one for each sequence: batch row, or packed segment. z is needed when the norm uses
-/// the row sum, and neither read nor written when it does not. An initial state enters by the gap between it and the sequence,
-/// whose log decay is log_decay [n, H, 1, 1], <= 0; left empty, the state counts as decayed already. A view without data is not
-/// given: as part of an initial state it is the same as zeros, as part of a final one it is not wanted.
+/// Shapes: S [n, H, Dk, Dv], z [n, H, Dk, 1], with n sequences: batch rows, or packed segments. z is required if the norm uses the
+/// row sum, and is otherwise neither read nor written. An initial state enters through the gap between the state and the sequence.
+/// The gap's log decay is log_decay [n, H, 1, 1], <= 0; if log_decay is empty, the decay is 1. A view without data is not given: an
+/// initial state counts as zero there, and a final state is not written.
 ///
-/// A call takes state<float>, or state<double> for double. state<bf16> and state<f16> convert to state<float>: their numbers are
-/// widened when they are read, and rounded once when they are written.
+/// A call takes state<float>, or state<double> if it computes in double. state<bf16> and state<f16> convert to state<float>: a call
+/// widens the 16-bit numbers when it reads them, and rounds once when it writes them.
 template <class T>
 struct state {
   tensor_view<T> S, z;
   tensor_view<detail::decay_in_state<T>> log_decay = {};
-  state_storage stored = state_storage::computed;  // what S and z really point to; set by the conversion below alone
+  state_storage stored = state_storage::computed;  // the true type of S and z; only the conversion below sets it
 
   BILA_SHARED constexpr bool given() const { return S.data != nullptr || z.data != nullptr || log_decay.data != nullptr; }
 
-  /// Of a number of S or z.
+  /// The bytes of one number of S or z.
   BILA_SHARED constexpr std::size_t bytes() const { return stored == state_storage::computed ? sizeof(T) : sizeof(bf16); }
 
   template <class U>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Feature maps phi, applied to projected queries and keys one row at a time, and their adjoints.
-// A user's map is any type with these three members.
+// Feature maps phi and their adjoints, applied to projected queries and keys one row at a time. Any type with these three members
+// is a feature map.
 #pragma once
 
 #include <bila/config.hpp>
@@ -15,7 +15,7 @@ inline namespace v0_1 {
 namespace feature {
 inline namespace BILA_UNIT {
 
-/// phi: `width(d)` features from a row of d; `map(x, d, phi)`; `pull_back(x, phi, g, d, dx)` gives dx = (d phi / dx)^T g.
+/// The members: `width(d)` features from d numbers; `map(x, d, phi)`; `pull_back(x, phi, g, d, dx)` computes dx = (d phi / dx)^T g.
 template <class Map>
 concept map = requires(const Map& f, const double* in, double* out, index_t d) {
   { f.width(d) } -> std::same_as<index_t>;
@@ -38,7 +38,7 @@ Real dot(const Real* a, const Real* b, index_t d) {
   return sum;
 }
 
-/// Softmax of n numbers in place.
+/// Computes the softmax of n numbers in place.
 template <class Real>
 void softmax(Real* x, index_t n) {
   const Real top = *std::max_element(x, x + n);
@@ -79,7 +79,7 @@ struct relu {
   }
 };
 
-/// phi(x) = x + 1 above 0, e^x below: positive. Source: Katharopoulos et al. (arXiv 2006.16236); LION-LIT's code.
+/// phi(x) = x + 1 for x > 0, else e^x: always positive. Source: Katharopoulos et al. (arXiv 2006.16236); LION-LIT's code.
 struct elu_plus_one {
   constexpr index_t width(index_t d) const { return d; }
 
@@ -166,7 +166,7 @@ struct taylor {
   }
 };
 
-/// The same scores from half the features: [1, x / d^(1/4), x_i^2 / sqrt(2 d), x_i x_j / sqrt(d) for i < j].
+/// taylor with half the features and the same scores: [1, x / d^(1/4), x_i^2 / sqrt(2 d), x_i x_j / sqrt(d) for i < j].
 struct taylor_packed {
   constexpr index_t width(index_t d) const { return 1 + d + d * (d + 1) / 2; }
 
@@ -212,7 +212,7 @@ struct softmax {
   }
 };
 
-/// phi(x) = softmax([2 x, -2 x]). x is the output of a linear layer, which is the model's. Source: Hedgehog (arXiv 2402.04347).
+/// phi(x) = softmax([2 x, -2 x]). The model's own linear layer computes x. Source: Hedgehog (arXiv 2402.04347).
 struct hedgehog {
   constexpr index_t width(index_t d) const { return 2 * d; }
 

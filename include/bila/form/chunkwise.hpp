@@ -15,7 +15,7 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// For a chunk of C tokens with H the forward state before it and G the backward state after it,
+/// Let H be the forward state before a chunk of C tokens, and G the backward state after the chunk. Then
 ///
 ///     [N_i, Z_i] = alpha_i q_i H + beta_i q_i G + sum_j M_ij (q_i . k_j) [v_j, 1]
 ///     H <- alpha_last H + sum_j omega_j k_j [v_j, 1],   G <- beta_first G + sum_j psi_j k_j [v_j, 1]

@@ -16,8 +16,8 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// For one direction, let H be the state before a chunk and R the adjoint of the state after it. In these lines v has one more
-/// column, of ones, and dN one more column, dZ:
+/// For one direction, let H be the state before a chunk and R the adjoint of the state after the chunk. Let v have one more column,
+/// of ones, and dN one more column, dZ. Then
 ///
 ///     dq_i += read_i H dN_i        R <- total R + sum_i read_i q_i dN_i     computed first, against the direction; each R is kept
 ///     dk_j += write_j R v_j        H <- total H + sum_j write_j k_j v_j     along the direction

@@ -17,7 +17,7 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// A = (Q K^T) o M,  N = A V,  Z_i = sum_j A_ij,  y_i = s N_i / n(s Z_i), row block by row block.
+/// Computes A = (Q K^T) o M,  N = A V,  Z_i = sum_j A_ij,  y_i = s N_i / n(s Z_i), row block by row block.
 ///
 /// Time O(L^2 (Dk + Dv)), memory O(block (block + Dk + Dv)). The form accepts every mask, pairwise or gapped.
 /// Source: LION (arXiv 2502.16249), full masked attention.

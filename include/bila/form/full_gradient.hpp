@@ -11,7 +11,7 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// With A_ij = M_ij (q_i . k_j) and g_ij = dN_i . v_j + dZ_i,
+/// Let A_ij = M_ij (q_i . k_j) and g_ij = dN_i . v_j + dZ_i. Then
 ///
 ///     dQ = (g o M) K,   dK = (g o M)^T Q,   dV = A^T dN,   E = g o A = dl / d log M
 ///     dl/dM_ij = g_ij (q_i . k_j)                                for a pairwise mask

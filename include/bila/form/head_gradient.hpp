@@ -30,8 +30,8 @@ struct head_gradient {
   head_state<Real> initial_forward, initial_backward;    // output: gradients with respect to the initial states
   gradient_rows<T> q, k, v;                              // (L, Dk) (L, Dk) (L, Dv)
   rows<Real> weights;                                    // (L, L) by query and key, zeroed by the caller; null: not wanted
-  double *forward = nullptr, *backward = nullptr;        // (L + 1) with respect to the log decay of gap t, 0 <= t <= L, zeroed by
-                                                         // the caller; null: not wanted
+  double *forward = nullptr, *backward = nullptr;        // (L + 1) gradients of the log decays of gaps t, 0 <= t <= L;
+                                                         // zeroed by the caller; null: not wanted
   double scale = 0, diagonal = 0;                        // this head's part of the gradients with respect to scale and diagonal
   bool of_pairs = true;  // whether the gradient with respect to the diagonal or to gaps between tokens is wanted
 

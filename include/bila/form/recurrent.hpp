@@ -23,7 +23,7 @@ inline namespace BILA_UNIT {
 /// difference. Time O(L Dk Dv), memory O(Dk Dv) and one number per token. The form is a two-sided sweep: the first pass over a
 /// token stores one direction's part in y. Source: LION (arXiv 2502.16249), the bidirectional RNN.
 struct recurrent {
-  static constexpr index_t block = 32;  // tokens that are read from the user's memory at a time
+  static constexpr index_t block = 32;  // tokens of a block, which are read from the user's memory together
 
   template <class Kernel, class Real>
   struct scratch {

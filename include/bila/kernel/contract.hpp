@@ -67,7 +67,7 @@ struct read_terms {
   operand<Real> q, S;                           // (n, Dk) (Dk, Dv)
   const Real* weights;                          // (n) weights of the state in each row
   operand<Real> A = no_tile<const Real>;        // (m, n) scores of m keys
-  operand<Real> v = no_tile<const Real>;        // (m, Dv) their values
+  operand<Real> v = no_tile<const Real>;        // (m, Dv) values of the m keys
   operand<Real> partial = no_tile<const Real>;  // (n, Dv) rows that are added; may be N
   const Real* row_scales = nullptr;             // (n) factors of the rows; null: ones
 };
@@ -78,7 +78,7 @@ struct update_terms {
   state<const Real> from;  // the state before; may be the state that is written
   Real decay = 1;
   operand<Real> k, v;                          // (n, Dk) (n, Dv)
-  const Real* weights = nullptr;               // (n) of the tokens; null: ones
+  const Real* weights = nullptr;               // (n) weights of the tokens; null: ones
   const tile<Real>& weighted = no_tile<Real>;  // (n, Dk) scratch for weights o k
   state<Real> rest = {};                       // rounding errors, read and written; null S: the sum rounds once; row sums need s
 };

@@ -168,7 +168,7 @@ template <class Packet, class Real>
   // Filling lanes from memory saves half of the shuffles in registers: the transposition is 1.6 times as fast.
   if constexpr (std::is_same_v<Real, float>) {
     if (columns == side) {
-      constexpr __mmask16 every = 0xffff;  // g++ warns of the undefined operand inside the intrinsics without a mask
+      constexpr __mmask16 every = 0xffff;  // without a mask g++ warns of the intrinsics' undefined operand
       for (index_t c = 0; c < side; c += 4) {
         const auto row = [&](index_t i) BILA_LAMBDA_INLINE {
           const float* const x = k.row(j + i) + d + c;

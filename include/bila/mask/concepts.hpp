@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a form may ask of a mask. A mask turns a model's parameters into weights; it knows nothing of q, k, v, chunks or threads.
-// A user's mask is any type with these members: no base class, no registration.
+// What a form may ask of a mask. A mask turns a model's parameters into weights, and knows nothing of q, k, v, chunks or threads.
+// Any type with these members is a mask, without a base class or registration.
 #pragma once
 
 #include <bila/error.hpp>
@@ -15,20 +15,20 @@
 namespace bila {
 inline namespace v0_1 {
 
-/// Granularity of decay: none (all gaps are zero), one log decay per head, or one per token.
+/// Granularity of decay: none (all log decays are zero), one log decay per head, or one log decay per token.
 enum class gap { none, per_head, per_token };
 
-/// A mask that can give any weight: M(i, j) of batch row b and head h. Only form::full accepts it.
+/// A mask that can give any weight M_ij of batch row b and head h. Only form::full and form::automatic accept such a mask.
 template <class Mask>
 concept pairwise = requires(const Mask& mask, index_t n) {
   { mask.weight(n, n, n, n) } -> std::convertible_to<double>;
 };
 
-/// A mask that is a product over gaps: with f_t and b_t the log decays of the gap between tokens t-1 and t,
+/// A mask whose weights are products over gaps. With f_t and b_t the log decays of the gap between tokens t-1 and t,
 ///
 ///     M_ij = exp(f_{j+1} + ... + f_i) below the diagonal,   exp(b_{i+1} + ... + b_j) above it
 ///
-/// f_t, b_t <= 0; -inf cuts. Gap 0 and the gaps at the borders of a segment are never read. Every form accepts it.
+/// f_t, b_t <= 0; -inf cuts the sequence. Gap 0 and gaps at the borders of segments are never read. Every form accepts this mask.
 template <class Mask>
 concept gapped = requires(const Mask& mask, index_t n) {
   { Mask::gaps } -> std::convertible_to<gap>;
@@ -36,20 +36,20 @@ concept gapped = requires(const Mask& mask, index_t n) {
   { mask.log_backward(n, n, n) } -> std::convertible_to<double>;
 };
 
-/// Whether a mask depends on the order of tokens. Cross attention needs a mask that does not.
+/// Whether a mask depends on the order of tokens. Cross attention needs a mask for which this is false.
 template <class Mask>
 inline constexpr bool orders_tokens = true;
 
 template <gapped Mask>
 inline constexpr bool orders_tokens<Mask> = Mask::gaps != gap::none;
 
-/// A mask that can check the shapes of its own parameters against the call's.
+/// A mask that can check the shapes of its own parameters against the shapes of a call.
 template <class Mask>
 concept checks_itself = requires(const Mask& mask, index_t n) {
   { mask.validate(n, n, n) } -> std::convertible_to<error_message>;
 };
 
-/// A mask whose parameters may have fewer heads than y. They divide y's in contiguous groups, and its `h` counts its own.
+/// A mask whose parameters may have fewer heads than y. Contiguous groups of y's heads share a head; `h` counts the mask's heads.
 template <class Mask>
 concept has_heads = requires(const Mask& mask) {
   { mask.heads() } -> std::convertible_to<index_t>;
@@ -61,18 +61,18 @@ concept has_parameters = requires(const Mask& mask) {
   mask.parameters();
 };
 
-/// A mask that can name the parameter that is the decay of a gap, for error messages.
+/// A mask that can name the parameter that gives the decay of a gap, for error messages.
 template <class Mask>
 concept names_parameters = requires(const Mask& mask, index_t n) {
   { mask.parameter_of(direction::forward, n, n, n) } -> std::convertible_to<std::string>;
 };
 
-/// A mask that turns the gradient of its gaps into that of its parameters.
+/// A mask that turns the gradients of its gaps into the gradients of its parameters.
 ///
 /// per_head:   mask.pull_back(h, f, g, to), with f and g summed over all gaps of head h that are crossed forwards and backwards;
-/// per_token:  mask.pull_back(b, h, first, count, f, g, to) for one segment; f[t], g[t] of gap first + t, 0 < t < count.
-/// On a GPU `gradient_of` takes its place: see fixed_decay (of the sums of a head) and selective_decay (of a token).
-/// `to` has the parameters' shape; the entries of the head or segment are overwritten.
+/// per_token:  mask.pull_back(b, h, first, count, f, g, to) for one segment; f[t], g[t] belong to gap first + t, 0 < t < count.
+/// A GPU calls `gradient_of` instead: see fixed_decay (sums of a head) and selective_decay (one token). `to` has the shape of the
+/// parameters. pull_back overwrites the entries of the head or segment.
 template <class Mask, class Real>
 concept pulls_back = requires(const Mask& mask, index_t n, double sum, const double* gaps, tensor_view<Real> to) {
   requires Mask::gaps == gap::per_head;
@@ -90,7 +90,7 @@ concept log_decay_number = std::same_as<T, float> || std::same_as<T, double>;
 namespace detail {
 inline namespace BILA_UNIT {
 
-/// The number of heads of a mask's parameters; H, that of y, if the mask does not say.
+/// The number of heads of a mask's parameters; H, the heads of y, if the mask does not say.
 template <class Mask>
 index_t heads_of(const Mask& mask, index_t H) {
   if constexpr (has_heads<Mask>)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mask of a decay that is the same at every token.
+// The mask with one decay for all tokens of a head.
 #pragma once
 
 #include <bila/mask/concepts.hpp>
@@ -12,8 +12,8 @@ namespace mask {
 
 /// M_ij = lambda^|i-j|, lambda = exp(log_decay) of the head (LION-D, RetNet). Gaps: f_t = b_t = log_decay.
 ///
-/// log_decay: [H], log decay per token, <= 0, or [H / n] for groups of n heads. Throws when its shape is not [1, H, 1, 1] or
-/// [1, H / n, 1, 1], or a value is positive or NaN.
+/// log_decay: [H], the log decay per token, <= 0, or [H / n] for groups of n heads. A call throws if the shape is not [1, H, 1, 1]
+/// or [1, H / n, 1, 1], or if a value is above 1e-6 or NaN.
 /// Source: LION (arXiv 2502.16249), the fixed mask; RetNet (arXiv 2307.08621).
 template <class T>
 struct fixed_decay {
@@ -35,7 +35,8 @@ struct fixed_decay {
     return message("log_decay[h = ", h, "]");
   }
 
-  /// d log_decay_h = sum of the gradients of all gaps, crossed either way, over the batch.
+  /// The gradient of log_decay_h. f and g are the sums of the gradients of all gaps, crossed forwards and backwards, over the
+  /// batch.
   BILA_SHARED double gradient_of(double f, double g) const { return f + g; }
 
   template <class Real>
@@ -49,7 +50,7 @@ struct fixed_decay {
 template <class T>
 fixed_decay(tensor_view<T>) -> fixed_decay<std::remove_const_t<T>>;
 
-/// Chosen for a number in place of the tensor, which is a compile-time error with this message.
+/// Chosen for a number in place of the tensor. The result is a compile-time error with the message below.
 template <class Number>
 requires std::is_arithmetic_v<Number>
 struct fixed_decay<Number*> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How models turn a raw number per token into a log decay, and the gradients of these functions. 1 - sigmoid is never formed: in
-// float it is 0 from x = 17 on, and its log -inf.
+// The functions by which models turn a raw number per token into a log decay, and their gradients. 1 - sigmoid(x) is never
+// computed: in float it is 0 from x = 17 on, and its log -inf.
 #pragma once
 
 #include <bila/config.hpp>
@@ -40,8 +40,8 @@ struct log_sigmoid {
   double slope(double x, index_t) const { return sigmoid(-x) / temperature; }
 };
 
-/// lambda = 1 - sigmoid(x):  a = -softplus(x). LION's code uses it where the paper has sigmoid(x), that is, with the sign of x
-/// reversed.
+/// lambda = 1 - sigmoid(x):  a = -softplus(x). LION's code uses this function where the paper has sigmoid(x), which reverses the
+/// sign of x.
 struct log_one_minus_sigmoid {
   double log_decay(double x, index_t) const { return -softplus(x); }
   double slope(double x, index_t) const { return -sigmoid(x); }
@@ -61,7 +61,7 @@ struct mamba {
 template <class T>
 mamba(tensor_view<T>) -> mamba<std::remove_const_t<T>>;
 
-/// lambda = exp(-e^x):  a = -e^x, which is also its slope. Source: RWKV-6 (arXiv 2404.05892).
+/// lambda = exp(-e^x):  a = -e^x, da/dx = a. Source: RWKV-6 (arXiv 2404.05892).
 struct double_exponential {
   double log_decay(double x, index_t) const { return -std::exp(x); }
   double slope(double x, index_t) const { return -std::exp(x); }
@@ -78,7 +78,7 @@ void for_each_token(const tensor_view<T>& like, const Function& f) {
 
 }  // namespace detail
 
-/// log_decay = a(x), token by token. Shapes: x and log_decay [B, H, L, 1].
+/// Computes log_decay = a(x), token by token. Shapes: x and log_decay [B, H, L, 1].
 template <parameterisation Gate, class T, class U>
 void log_decays(const Gate& gate, const tensor_view<T>& x, const tensor_view<U>& log_decay) {
   detail::for_each_token(log_decay, [&](index_t b, index_t h, index_t l) {
@@ -86,8 +86,8 @@ void log_decays(const Gate& gate, const tensor_view<T>& x, const tensor_view<U>&
   });
 }
 
-/// dx = a'(x) d log_decay, token by token; dx may be d log_decay's memory. Where d log_decay is zero, as at a decay of zero, dx is
-/// zero, even if a'(x) is infinite there.
+/// Computes dx = a'(x) d log_decay, token by token. dx may be the memory of d log_decay. Where d log_decay is zero, as at a decay
+/// of zero, dx is zero, even if a'(x) is infinite.
 template <parameterisation Gate, class T, class U, class V>
 void pull_back(const Gate& gate, const tensor_view<T>& x, const tensor_view<U>& d_log_decay, const tensor_view<V>& dx) {
   detail::for_each_token(dx, [&](index_t b, index_t h, index_t l) {
@@ -96,7 +96,7 @@ void pull_back(const Gate& gate, const tensor_view<T>& x, const tensor_view<U>& 
   });
 }
 
-/// dA_h = sum over batch and tokens of a(x) d log_decay. Shape: dA [1, H, 1, 1].
+/// Computes dA_h, the sum over batch and tokens of a(x) d log_decay. Shape: dA [1, H, 1, 1].
 template <class A, class T, class U, class V>
 void pull_back_rate(const mamba<A>& gate, const tensor_view<T>& x, const tensor_view<U>& d_log_decay, const tensor_view<V>& dA) {
   for (index_t h = 0; h < dA.heads(); ++h) {

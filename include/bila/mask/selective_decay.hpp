@@ -9,23 +9,24 @@
 namespace bila {
 inline namespace v0_1 {
 
-/// Whose gate a crossing of gap t, between tokens t-1 and t, uses. The conventions differ as soon as gates differ.
+/// Which token's gate gives the decay of gap t, between tokens t-1 and t. The conventions differ as soon as gates differ.
 enum class gate {
   later,    ///< a_t both ways: the published formula; M is symmetric, and a_0 is not used
-  source,   ///< the gate of the token being left: LION's code
-  target,   ///< the gate of the token being entered: a double scan over the flipped sequence (Vim); the transpose of source
+  source,   ///< a_{t-1} forwards, a_t backwards: LION's code
+  target,   ///< a_t forwards, a_{t-1} backwards: a double scan over the flipped sequence (Vim); the transpose of source
   earlier,  ///< a_{t-1} both ways: `later` on the reversed sequence
 };
 
 namespace mask {
 
-/// M_ij = product of the gates between tokens i and j (LION-S), log gates a_t = log lambda_t.
+/// M_ij is the product of the gates between tokens i and j (LION-S). With log gates a_t = log lambda_t:
 ///
 ///     later:   f_t = a_t      b_t = a_t         source:  f_t = a_{t-1}  b_t = a_t
 ///     target:  f_t = a_t      b_t = a_{t-1}     earlier: f_t = a_{t-1}  b_t = a_{t-1}
 ///
-/// log_decay: [B, H, L], log decay per token, <= 0; -inf, a gate of exactly zero, cuts; or [B, H / n, L] for groups of n heads. The
-/// convention has no default. Throws when the shape is not [B, H, L, 1] or [B, H / n, L, 1], or a value in use is positive or NaN.
+/// log_decay: [B, H, L], the log decay a_t of each token, <= 0, or [B, H / n, L] for groups of n heads. -inf, a gate of exactly
+/// zero, cuts the sequence. The convention has no default. A call throws if the shape is not [B, H, L, 1] or [B, H / n, L, 1], or
+/// if a value in use is above 1e-6 or NaN.
 /// Source: LION (arXiv 2502.16249), the selective mask.
 template <class T>
 struct selective_decay {
@@ -48,7 +49,7 @@ struct selective_decay {
     return static_cast<double>(log_decay(b, h, token(direction::backward, t), 0));
   }
 
-  /// The token whose gate gap t uses when crossed this way.
+  /// The token whose gate gives the decay of gap t, crossed in direction `way`.
   BILA_SHARED index_t token(direction way, index_t t) const {
     const gate before = way == direction::forward ? gate::source : gate::target;
     return crossing == gate::earlier || crossing == before ? t - 1 : t;
@@ -61,8 +62,8 @@ struct selective_decay {
     return message("log_decay[b = ", b, ", h = ", h, ", t = ", token(way, t), "]");
   }
 
-  /// d a_t, the sum of the gradients of the gaps that use a_t. f(u), g(u): the gradient of gap u of the segment, crossed forwards
-  /// and backwards, 0 < u < count (MATH.md 4.5).
+  /// The gradient of a_t: the sum of the gradients of the gaps that use a_t (MATH.md 4.5). f(u) and g(u) are the gradients of gap u
+  /// of the segment, crossed forwards and backwards, 0 < u < count.
   template <class F, class G>
   BILA_SHARED double gradient_of(index_t t, index_t count, const F& f, const G& g) const {
     const index_t forward = t - token(direction::forward, 0), backward = t - token(direction::backward, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mask that is given by its gaps.
+// The mask whose gaps are given directly.
 #pragma once
 
 #include <bila/mask/concepts.hpp>
@@ -10,11 +10,11 @@ namespace bila {
 inline namespace v0_1 {
 namespace mask {
 
-/// The gaps themselves: M_ij = exp(f_{j+1} + ... + f_i) below the diagonal, exp(b_{i+1} + ... + b_j) above it.
+/// M_ij = exp(f_{j+1} + ... + f_i) below the diagonal, exp(b_{i+1} + ... + b_j) above the diagonal.
 ///
-/// log_forward f, log_backward b: [B, H, L], log decay of gap t, between tokens t-1 and t, <= 0; -inf cuts; entry 0 is not used.
-/// Both may have H / n heads, for groups of n heads. Throws when a shape is not [B, H, L, 1] or [B, H / n, L, 1], or a value in use
-/// is positive or NaN.
+/// forward_gaps f, backward_gaps b (log_forward, log_backward in errors): [B, H, L], the log decay of gap t, between tokens t-1 and
+/// t, <= 0. -inf cuts the sequence. Entry 0 is not used. Both may have H / n heads, for groups of n heads. A call throws if a shape
+/// is not [B, H, L, 1] or [B, H / n, L, 1], or if a value in use is above 1e-6 or NaN.
 template <class T>
 struct two_sided {
   static_assert(log_decay_number<T>, "bila::mask: log decays are float or double");

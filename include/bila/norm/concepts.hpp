@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a normaliser is: the division of a row by a function of its sum over keys.
+// The concept of a normaliser: a norm divides a row of N by a function of the row's sum over keys.
 #pragma once
 
 #include <bila/config.hpp>
@@ -9,21 +9,21 @@
 namespace bila {
 inline namespace v0_1 {
 
-/// What a norm makes of a row: y = factor N / divisor, with N unscaled (MATH.md 3.1). A divisor of zero gives y = 0.
+/// The result of a norm for one row: y = factor N / divisor, with N unscaled (MATH.md 3.1). A divisor of zero gives y = 0.
 template <class Real>
 struct quotient {
   Real factor, divisor;
 };
 
-/// The gradient through a norm: dN = numerator dy, dZ = row_sum, and the token's part in the gradient of the scale, with N and Z
-/// unscaled (MATH.md 3.2).
+/// The gradient through a norm, with N and Z unscaled (MATH.md 3.2): dN = numerator dy, dZ = row_sum. `scale` is the token's part
+/// in the gradient of the scale.
 template <class Real>
 struct slope {
   Real numerator, row_sum, scale;
 };
 
-/// A normaliser n(Z) over keys, as the softmax denominator is; not a layer norm. From the unscaled row sum Z and the score scale s
-/// it gives the quotient that equals s N / n(s Z).
+/// A normaliser n(Z) over keys, as the softmax denominator is; not a layer norm. norm(Z, s), with the unscaled row sum Z and the
+/// score scale s, returns the quotient that equals s N / n(s Z).
 template <class Norm>
 concept normaliser = requires(const Norm& norm, double x) {
   { Norm::uses_row_sum } -> std::convertible_to<bool>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Division by the absolute row sum where that exceeds one.
+// Division by the absolute row sum, or by one if the absolute row sum is smaller.
 #pragma once
 
 #include <bila/norm/concepts.hpp>
@@ -8,7 +8,7 @@ namespace bila {
 inline namespace v0_1 {
 namespace norm {
 
-/// y_i = N_i / max(|Z_i|, 1), N and Z with the score scale (RetNet's written form, mLSTM without stabiliser).
+/// y_i = N_i / max(|Z_i|, 1), where N and Z include the score scale (RetNet's written form, mLSTM without stabiliser).
 /// Source: RetNet (arXiv 2307.08621), section 2.2.
 struct max_one {
   static constexpr bool uses_row_sum = true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// No normaliser.
+// The norm that does not divide.
 #pragma once
 
 #include <bila/norm/concepts.hpp>
@@ -8,7 +8,7 @@ namespace bila {
 inline namespace v0_1 {
 namespace norm {
 
-/// y_i = N_i (Mamba-2, GLA, LION's language models).
+/// y_i = N_i, where N includes the score scale (Mamba-2, GLA, LION's language models).
 struct none {
   static constexpr bool uses_row_sum = false;
 
@@ -17,7 +17,7 @@ struct none {
     return {scale, Real(1)};
   }
 
-  /// dy_y = dy . y
+  /// dy_y is the dot product dy . y.
   template <class Real>
   BILA_SHARED constexpr bila::slope<Real> slope(Real, Real scale, Real dy_y) const {
     return {scale, Real(0), dy_y / scale};

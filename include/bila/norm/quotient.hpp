@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Division of whole rows: one factor per row, where that loses no accuracy.
+// Division of whole rows: one factor per row, if the factor loses no accuracy.
 #pragma once
 
 #include <bila/config.hpp>
@@ -14,8 +14,8 @@ inline namespace v0_1 {
 namespace norm {
 inline namespace BILA_UNIT {
 
-/// Whether N_i may be multiplied by factor / divisor. It may not if that quotient overflows or is denormal, nor if the divisor is
-/// zero: y_i is then zero even if N_i is NaN.
+/// Whether N_i may be multiplied by factor / divisor. This is false if factor / divisor overflows or is denormal, and if the
+/// divisor is zero: y_i is then zero even if N_i is NaN.
 template <class Real>
 bool has_row_scale(const quotient<Real>& row) {
   if (detail::is_exactly(row.divisor, 0)) return false;
@@ -24,8 +24,8 @@ bool has_row_scale(const quotient<Real>& row) {
          (std::isnormal(inverse) && (detail::is_exactly(row.factor, 0) || std::isnormal(row.factor * inverse)));
 }
 
-/// scales_i, so that y_i = scales_i N_i for rows with sums z. Returns false if some rows have no such factor. Their scale is 1, and
-/// the caller must divide them.
+/// Writes scales_i with y_i = scales_i N_i, for rows with sums z. Returns false if some rows have no such factor. These rows get
+/// scale 1, and the caller must divide them.
 template <class Real, class Norm>
 bool row_scales(Real* scales, const Real* z, index_t n, const Norm& norm, double scale) {
   bool all = true;

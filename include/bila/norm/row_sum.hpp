@@ -10,9 +10,9 @@ namespace bila {
 inline namespace v0_1 {
 namespace norm {
 
-/// y_i = N_i / (Z_i + eps), N and Z without the score scale, which therefore cancels; y_i = 0 where Z_i + eps = 0.
+/// y_i = N_i / (Z_i + eps), where N and Z do not include the score scale, which cancels. y_i = 0 where Z_i + eps = 0.
 ///
-/// eps: added to the unscaled row sum, the same in every form; finite and >= 0, else throws. Linear transformers use 1e-6.
+/// eps is added to the unscaled row sum in every form. A call throws unless eps is finite and >= 0. Linear transformers use 1e-6.
 /// Source: LION (arXiv 2502.16249), scaling by the row sum; Katharopoulos et al. (arXiv 2006.16236).
 struct row_sum {
   double eps = 0;
@@ -24,7 +24,7 @@ struct row_sum {
     return {Real(1), Z + static_cast<Real>(eps)};
   }
 
-  /// y does not depend on the scale. A row that was set to zero has no gradient.
+  /// y does not depend on the scale. A row that was set to zero passes no gradient.
   template <class Real>
   BILA_SHARED constexpr bila::slope<Real> slope(Real Z, Real, Real dy_y) const {
     const Real n = Z + static_cast<Real>(eps);

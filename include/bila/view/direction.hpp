@@ -5,7 +5,7 @@
 namespace bila {
 inline namespace v0_1 {
 
-/// Which tokens a query sees: all, those up to itself, or those from itself on; also, which way a gap is crossed.
+/// The keys that a query sees: all, those up to its own token, or those from its own token on. Also: how a gap is crossed.
 enum class direction { both, forward, backward };
 
 }  // namespace v0_1

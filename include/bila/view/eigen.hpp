@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bridge from Eigen to views: one head, one sequence, from a matrix, Map, Ref or Block of either storage order.
+// Views of Eigen objects: a matrix, Map, Ref or Block of either storage order becomes one head of one sequence.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -30,10 +30,10 @@ inline constexpr bool owns_memory = std::is_base_of_v<Eigen::PlainObjectBase<Exp
 
 inline namespace BILA_UNIT {
 
-/// View of an Eigen matrix or Map as one head of one sequence.
+/// A view of an Eigen matrix or Map as one head of one sequence.
 ///
 /// Shapes: (rows, columns) -> [1, 1, rows, columns]; a column vector of L gates -> [1, 1, L, 1].
-/// Writable when the argument is. The memory stays the caller's: a temporary that owns its memory is refused.
+/// The view is writable if the argument is. The caller keeps the memory: a temporary that owns its memory is refused.
 template <class Matrix>
 requires std::is_base_of_v<Eigen::DenseBase<std::remove_cvref_t<Matrix>>, std::remove_cvref_t<Matrix>>
 constexpr auto matrix(Matrix&& x) {

@@ -21,7 +21,7 @@ inline constexpr bool lists = std::is_constructible_v<std::span<const Number>, s
 }  // namespace BILA_UNIT
 }  // namespace detail
 
-/// A non-owning list of std::int32_t or std::int64_t: of a std::span, or of a container or array that is not a temporary.
+/// A non-owning list of std::int32_t or std::int64_t, made from a std::span, or from a container or array that is not a temporary.
 class index_list {
  public:
   constexpr index_list() = default;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of a number that also work with -ffast-math. That flag lets a compiler assume that no number is NaN or infinite, so these
-// are recognised by their bits.
+// Tests of a number that also work with -ffast-math. This flag lets a compiler assume that no number is NaN or infinite, so the
+// tests read the bits of a number.
 #pragma once
 
 #include <bila/config.hpp>
@@ -20,10 +20,10 @@ inline constexpr std::uint64_t infinity_bits = 0x7ff0000000000000u;
 BILA_ALWAYS_INLINE constexpr bool is_nan(double x) { return size_bits(x) > infinity_bits; }
 BILA_ALWAYS_INLINE constexpr bool is_finite(double x) { return size_bits(x) < infinity_bits; }
 
-/// Whether x is the logarithm of a decay <= 1; -inf is. Rounding may leave x slightly above zero, so up to 1e-6 is accepted.
+/// Whether x is the logarithm of a decay <= 1, or -inf. Rounding may give x slightly above zero, so x up to 1e-6 is accepted.
 BILA_ALWAYS_INLINE constexpr bool is_log_decay(double x) { return x <= 1e-6 && !is_nan(x); }
 
-// Exact equality on purpose. The pragmas silence -Wfloat-equal in builds that include bila.
+// The comparison is exact on purpose. The pragmas silence -Wfloat-equal in builds that include bila.
 #if defined(__GNUC__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wfloat-equal"

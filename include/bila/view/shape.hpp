@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of a single tensor: its shape fits into memory and is the expected one.
+// Checks of a single tensor: its shape must fit into memory, and must be the expected shape.
 #pragma once
 
 #include <bila/config.hpp>
@@ -22,12 +22,12 @@ std::string shape_in_words(const tensor_view<T>& x) {
   return numbers_in_words(x.extents);
 }
 
-/// The most numbers that a tensor may have, and the farthest that its strides may reach. Indices, their sums and bytes then fit
+/// The limit for the numbers in a tensor, and for the elements over which its strides reach. Indices, their sums and bytes then fit
 /// easily into 64 bits.
 inline constexpr double most_numbers = 0x1p48;
 
-/// Whether a tensor, with its broadcast axes expanded, stays below that limit. Computed in double, which does not overflow. An
-/// extent of 0 counts as 1.
+/// Checks that a tensor, with broadcast axes expanded, stays within most_numbers. The check computes in double, which does not
+/// overflow. An extent of 0 counts as 1.
 BILA_NOINLINE inline error_message check_reach(const char* name, const per_axis& extents, const per_axis& strides) {
   double numbers = 1, reach = 0;
   for (std::size_t axis = 0; axis < 4; ++axis) {
@@ -53,7 +53,7 @@ error_message check_view(const char* name, const tensor_view<T>& x) {
   return check_reach(name, x.extents, x.strides);
 }
 
-/// For a tensor that may be empty: if given, it must have the shape `wanted`.
+/// Checks a tensor that may be empty: a given tensor must have the shape `wanted`.
 template <class T>
 error_message check_extents(const char* name, const tensor_view<T>& x, per_axis wanted) {
   if (x.data == nullptr) return {};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tensors may be stored in, and the type that is computed in. 16-bit numbers are storage only: they are widened to float when
-// read and rounded once, to nearest even, when written. Their layout is that of CUDA's __nv_bfloat16 and __half.
+// The types in which tensors are stored, and the type in which a call computes. 16-bit types are storage only: numbers are widened
+// to float when read and rounded once, to nearest even, when written. Layouts are those of CUDA's __nv_bfloat16 and __half.
 #pragma once
 
 #include <bila/config.hpp>
@@ -45,7 +45,7 @@ struct f16 {
     } else if (size >= 0x38800000u) {
       half = (size - 0x38000000u + 0xfffu + ((size >> 13) & 1u)) >> 13;  // normal: rebias the exponent, round
     } else {
-      // Below 2^-14 the result counts in steps of 2^-24. Adding 0.5, whose last bit is worth just that, lets the float unit round.
+      // Below 2^-14 a half is a multiple of 2^-24, the worth of the last bit of 0.5f. So adding 0.5 rounds correctly.
       half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) + 0.5f) - 0x3f000000u;
     }
     bits = static_cast<std::uint16_t>(sign | half);
@@ -64,7 +64,7 @@ struct f16 {
   }
 };
 
-/// What q, k, v and y may be stored in.
+/// The types in which q, k, v and y may be stored.
 template <class T>
 concept storage = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, bf16> || std::same_as<T, f16>;
 
@@ -82,8 +82,8 @@ struct arithmetic<double> {
 
 }  // namespace detail
 
-/// The type of arithmetic, states and row sums for tensors of T: float, or double for double. It is defined for every T, so that
-/// the entry points can refuse other types with a message of their own.
+/// The type of arithmetic, states and row sums for tensors of T: float, or double for double. real_of is defined for every T, so
+/// that the entry points can refuse other types with a message of their own.
 template <class T>
 using real_of = typename detail::arithmetic<T>::type;
 

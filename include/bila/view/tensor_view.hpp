@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Non-owning strided views: a rank 4 tensor [batch, head, length, feature] and the rows of one of its heads.
-// Strides are 64-bit, count elements, and may be negative or zero. Nothing here knows of attention.
+// Strides are 64-bit, count elements, and may be negative or zero. Nothing here depends on attention.
 #pragma once
 
 #include <bila/config.hpp>
@@ -14,7 +14,7 @@ inline namespace v0_1 {
 
 using index_t = std::int64_t;
 
-/// A number for each axis of a tensor. Not std::array, whose members a GPU kernel may not call.
+/// One number for each axis of a tensor. std::array is not used, because a GPU kernel may not call its members.
 struct per_axis {
   index_t number[4];
 
@@ -28,7 +28,7 @@ struct per_axis {
   friend constexpr bool operator==(const per_axis&, const per_axis&) = default;
 };
 
-/// A [batch, head, length, feature] tensor in memory that somebody else owns.
+/// A [batch, head, length, feature] tensor in memory that the view does not own.
 ///
 ///     x(b, h, l, d) = data[b strides[0] + h strides[1] + l strides[2] + d strides[3]]
 template <class T>
@@ -58,7 +58,7 @@ struct tensor_view {
 namespace detail {
 inline namespace BILA_UNIT {
 
-/// a b, modulo 2^64. A shape that large is refused when the view is used.
+/// Returns a b modulo 2^64. A call refuses a view whose shape is that large.
 BILA_SHARED constexpr index_t times(index_t a, index_t b) {
   return static_cast<index_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
 }
@@ -66,33 +66,33 @@ BILA_SHARED constexpr index_t times(index_t a, index_t b) {
 }  // namespace BILA_UNIT
 }  // namespace detail
 
-/// View of a contiguous [batch, head, length, feature] tensor.
+/// A view of a contiguous [batch, head, length, feature] tensor.
 template <class T>
 BILA_SHARED constexpr tensor_view<T> bhld(T* data, index_t B, index_t H, index_t L, index_t D) {
   const index_t head = detail::times(L, D);
   return {data, {B, H, L, D}, {detail::times(H, head), head, D, 1}};
 }
 
-/// The same four axes over memory laid out [batch, length, head, feature].
+/// A view with the axes of bhld over memory laid out [batch, length, head, feature].
 template <class T>
 BILA_SHARED constexpr tensor_view<T> blhd(T* data, index_t B, index_t L, index_t H, index_t D) {
   const index_t token = detail::times(H, D);
   return {data, {B, H, L, D}, {detail::times(L, token), D, token, 1}};
 }
 
-/// One number per token, such as a gate: contiguous [batch, head, length].
+/// A view of one number per token, such as a gate, in contiguous memory [batch, head, length].
 template <class T>
 BILA_SHARED constexpr tensor_view<T> bhl(T* data, index_t B, index_t H, index_t L) {
   return {data, {B, H, L, 1}, {detail::times(H, L), L, 1, 1}};
 }
 
-/// The same over memory laid out [batch, length, head].
+/// A view of one number per token in memory laid out [batch, length, head].
 template <class T>
 BILA_SHARED constexpr tensor_view<T> blh(T* data, index_t B, index_t L, index_t H) {
   return {data, {B, H, L, 1}, {detail::times(L, H), 1, H, 1}};
 }
 
-/// One number per head: contiguous [head].
+/// A view of one number per head in contiguous memory [head].
 template <class T>
 BILA_SHARED constexpr tensor_view<T> vec(T* data, index_t H) {
   return {data, {1, H, 1, 1}, {0, 1, 1, 1}};
