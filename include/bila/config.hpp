@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only file that defines macros, apart from version.hpp. Each macro is always defined. Macros with a value are 0 or 1 and are
-// tested with #if. No macro changes what a type or a function means.
+// The only file that defines macros, apart from version.hpp. Each macro is always defined. Switches are 0 or 1 and are tested with
+// #if; the others expand to a part of a name, an attribute or a pragma. No macro changes what a type or a function means.
 #pragma once
 
 // 1 if errors are thrown, 0 if errors go to the error handler (-fno-exceptions).

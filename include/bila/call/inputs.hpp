@@ -50,8 +50,8 @@ inputs(tensor_view<T>, tensor_view<U>, tensor_view<V>) -> inputs<std::remove_con
 /// and reads only k and v, q may be left out, and L is the length of the keys.
 ///
 /// row_sum: [B, H, L, 1], the unscaled Z. A gradient needs only y and the row sum saved. A norm that uses no row sum (norm::none)
-/// does not write row_sum. final_forward is the state after each sequence's last token, final_backward the state at its first
-/// token: the initial states of the next piece.
+/// does not write row_sum. final_forward is the state after each sequence's last token, final_backward the state before its first
+/// token. If a sequence is computed in pieces, they are the initial states of the pieces after and before this one.
 ///
 /// add: y += result, for norms that use no row sum. The result and the sum are each rounded once. A sum of one-way calls, or of
 /// several scan orders, needs no other tensor. Padding is not changed. On a CPU heads are not divided between threads.

@@ -138,7 +138,8 @@ struct chunkwise_gradient {
       pairs.initial_forward = pairs.initial_backward = {};
       run_chunks<Kernel>(x, pairs, norm, memory);
       g.diagonal = pairs.diagonal;
-      if (g.forward != nullptr) g.forward[0] = 0;  // a state crosses this gap: global_state_gradient adds its gradient
+      // Only an initial state crosses the first gap (backwards: the last), and global_state_gradient adds the gradient of this gap.
+      if (g.forward != nullptr) g.forward[0] = 0;
       if (g.backward != nullptr) g.backward[x.q.count] = 0;
     }
     global_state_gradient::run<Kernel>(x, g, norm, memory);

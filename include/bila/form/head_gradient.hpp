@@ -29,7 +29,7 @@ struct head_gradient {
   head_state<const Real> final_forward, final_backward;  // input: gradients with respect to the final states
   head_state<Real> initial_forward, initial_backward;    // output: gradients with respect to the initial states
   gradient_rows<T> q, k, v;                              // (L, Dk) (L, Dk) (L, Dv)
-  rows<Real> weights;                                    // (L, L) by query and key, zeroed by the caller; null: not wanted
+  rows<Real> weights;                                    // (L, L) with respect to M, zeroed by the caller; null: not wanted
   double *forward = nullptr, *backward = nullptr;        // (L + 1) gradients of the log decays of gaps t, 0 <= t <= L;
                                                          // zeroed by the caller; null: not wanted
   double scale = 0, diagonal = 0;                        // this head's part of the gradients with respect to scale and diagonal

@@ -24,7 +24,7 @@
 // and, for gradients,
 //
 //   score_gradient(A, to, v, dyt, by, M)   g = numerator_i (v_j . dy_i) + row_sum_i,  E_ji = g A_ji,  G_ji = g M_ji,
-//                                      A_ji = numerator_i A_ji
+//                                      A_ji = numerator_i A_ji;  numerator, row_sum: slopes of the norm, in `by`
 //   multiply(N, A, q)                  N_j += sum_i A_ji q_i                            (n, D) += (n, m) (m, D)
 //   add(N, x)                          N += x
 //   gather(s, e, g, h, k, w)           s + e = g (h + e) + k^T w                        (Dk); s may be h

@@ -23,12 +23,13 @@ struct chunk_output_call {
   std::byte* right_states;  // a stored_state for each tile and value tile
 };
 
-/// The same for a gradient. The pass for q also stores left states. The pass for k multiplies the states of both passes, tile by
-/// tile, which gives the cross-tile gate terms <state that enters a tile, adjoint of the state that leaves it> (MATH.md 4.4).
+/// The same for a gradient. The kernel runs once for dq and once for dk. The run for dq also stores its left states. The run for dk
+/// takes, tile by tile, inner products of its own states with those: the cross-tile gate terms <state that enters a tile, adjoint
+/// of the state that leaves it> (MATH.md 4.4).
 template <class T>
 struct chunk_gradient_call : chunk_output_call<T> {
   std::byte* left_states;                         // null: not stored
-  const std::byte *forward_right, *forward_left;  // the right and left states that the pass for q stored
+  const std::byte *forward_right, *forward_left;  // the right and left states that the run for dq stored
   float* cross_tile_terms;                        // per tile and direction: a part for each value tile and warp; null: not wanted
 };
 

@@ -29,9 +29,11 @@ struct place {
 /// The sequences of a call. Pieces of `size` tokens have consecutive numbers, sequence by sequence and head by head. Where lengths
 /// differ, sequence n has the numbers [first_unit(n) H, first_unit(n + 1) H), and the last piece of a head may have no tokens.
 struct sequences {
-  const index_t* table;  // per sequence and once at the end: first token, tokens, earlier blocks; null: all have L tokens
-  index_t count, L;      // number of sequences; tokens of a batch row
-  bool packed;           // whether all sequences lie in one batch row
+  /// Three numbers per sequence: its first token, its number of tokens, the number of 16-token blocks of all earlier sequences. One
+  /// more triple follows the last sequence. Null: all sequences have L tokens.
+  const index_t* table;
+  index_t count, L;  // number of sequences; tokens of a batch row
+  bool packed;       // whether all sequences lie in one batch row
 
   __device__ index_t row(index_t n) const { return packed ? 0 : n; }
   __device__ index_t first(index_t n) const { return table != nullptr && packed ? table[3 * n] : 0; }
