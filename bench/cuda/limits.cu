@@ -633,14 +633,14 @@ class bench_run {
   std::vector<result> results_;
 };
 
-[[noreturn]] void usage(const std::string& complaint) {
+[[noreturn]] void usage(const std::string& error) {
   std::fprintf(stderr,
                "%s\nbila_bench_cuda [--out FILE] [--case NAME] [--mask NAME] [--form NAME] [--repetitions N] [--quick]\n"
                "                [--without-gates] [--layout bhld|blhd] [--commit ID]\n"
                "  cases: ViT-S 224, BERT-L 512, 2k, 8k, 32k, 131k; masks: all_ones, fixed_decay, selective_decay\n"
                "  forms: automatic, full, chunkwise (all_ones), \"chunkwise 512\" (to 2048), recurrent\n"
                "  --quick: automatic alone, 7 repetitions; --without-gates: the gradient by q, k and v alone\n",
-               complaint.c_str());
+               error.c_str());
   std::exit(2);
 }
 

@@ -76,7 +76,7 @@ error_message check_itself(const Policy& policy) {
     return {};
 }
 
-/// A state needs a form that carries states, a mask with gaps, a call direction that reads the state, and z for a norm of row sums.
+/// A state needs a form that carries states, a mask with gaps, a call direction that uses the state, and z for a norm of row sums.
 template <class T>
 BILA_NOINLINE error_message check_state_use(const char* name, const state<T>& x, direction opposite, const state_rules& rules) {
   if (!x.given()) return {};

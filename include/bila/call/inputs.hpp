@@ -54,7 +54,8 @@ inputs(tensor_view<T>, tensor_view<U>, tensor_view<V>) -> inputs<std::remove_con
 /// token. If a sequence is computed in pieces, they are the initial states of the pieces after and before this one.
 ///
 /// add: y += result, for norms that use no row sum. The result and the sum are each rounded once. A sum of one-way calls, or of
-/// several scan orders, needs no other tensor. Padding is not changed. On a CPU heads are not divided between threads.
+/// several scan orders, needs no other tensor. Padding is not changed. On a CPU the work of one head is then not divided between
+/// threads.
 template <class T>
 struct outputs {
   tensor_view<T> y = {};  // [B, H, L, Dv]

@@ -16,13 +16,14 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// For one direction, let H be the state before a chunk and R the adjoint of the state after the chunk. Let v have one more column,
-/// of ones, and dN one more column, dZ. Then
+/// For one direction, let H be the state before a chunk and R the adjoint of the state after the chunk, both with one more column,
+/// for row sums. Then, with all vectors as rows,
 ///
-///     dq_i += read_i H dN_i        R <- total R + sum_i read_i q_i dN_i     computed first, against the direction; each R is kept
-///     dk_j += write_j R v_j        H <- total H + sum_j write_j k_j v_j     along the direction
-///     dv_j += write_j R^T k_j
+///     dq_i += read_i [dN_i, dZ_i] H^T     R <- total R + sum_i read_i q_i^T [dN_i, dZ_i]    against the direction; each R is kept
+///     dk_j += write_j [v_j, 1] R^T        H <- total H + sum_j write_j k_j^T [v_j, 1]       along the direction
+///     dv_j += write_j k_j R               without the last column
 ///
+/// The R are computed first, and `recompute` says how many of them are kept.
 /// The pairs inside the chunk are added once for both directions, with g_ij = dN_i . v_j + dZ_i:
 ///
 ///     dq_i += sum_j M_ij g_ij k_j,   dk_j += sum_i M_ij g_ij q_i,   dv_j += sum_i M_ij (q_i . k_j) dN_i
@@ -109,7 +110,7 @@ struct chunkwise_gradient {
     kernel::tile<Real> qt, dyt;                             // (Dk, C) (Dv, C)
     kernel::tile<Real> A, G, E, M;                          // (C, C) rows are keys, columns are queries
     kernel::tile<Real> Ht, Rt;                              // (Dv, Dk) (Dv, Dk)
-    Real* h;                                                // (Dk) row sums of H
+    Real* h;                                                // (Dk) the column of H for row sums
     compensation<Real> rest;                                // (Dv, Dk) (Dk) rounding errors of H and h
     kernel::border_weights<Real> border, now;               // (C) weights at the borders; now: rescaled for the stored state
     Real *a, *b;                                            // (L) dN_i = a_i dy_i, dZ_i = b_i

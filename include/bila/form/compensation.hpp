@@ -16,7 +16,7 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// The rounding errors E of a state S and e of its row sums s: the true sums are S + E and s + e.
+/// The rounding errors E of a state S and e of its column for row sums s: the true sums are S + E and s + e.
 template <class Real>
 struct compensation {
   template <class Kernel>

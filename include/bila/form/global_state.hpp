@@ -37,7 +37,7 @@ struct global_state {
           ones(memory.numbers<Kernel, Real>(block)) {}
 
     kernel::tile<Real> S, q, k, v, N;  // (Dk, Dv) (block, Dk) (block, Dk) (block, Dv) (block, Dv)
-    Real *s, *z, *out, *ones;          // (Dk) row sums of S; (block) row sums of y, factors of the rows, ones
+    Real *s, *z, *out, *ones;          // (Dk) the column for row sums, sum_j k_j; (block) row sums Z_i, factors of the rows, ones
   };
 
   /// Each half sums the state of its own keys, and then its queries read the states of both halves.

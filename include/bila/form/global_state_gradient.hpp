@@ -53,7 +53,7 @@ struct global_state_gradient {
     kernel::tile<Real> qk, dqk, weighted, dyv, dv;  // (block, Dk) three times, (block, Dv) twice
     kernel::tile<Real> P, Pt, Tt;                   // (Dk, Dv) (Dv, Dk) (Dv, Dk)
     compensation<Real> T_rest, P_rest;              // (Dv, Dk) (Dk, Dv) rounding errors of Tt and P
-    Real *p, *t;                                    // (Dk) row sums of P; of T
+    Real *p, *t;                                    // (Dk) the columns of P and T for row sums
     Real *a, *b, *ones;                             // (block) dN_i = a_i dy_i, dZ_i = b_i; ones
     double* dots;                                   // (block) dots dy_i . y_i
   };

@@ -46,7 +46,7 @@ struct recurrent {
     Real *z, *out;                            // (block) row sums; factors of the rows
     Real *read, *settle, *write;              // (block) weights and decays for `steps`, in the order of the sweep
     kernel::tile<Real> S;                     // (Dk, Dv) copy of the state, used inside one block
-    Real* s;                                  // (Dk) row sums of the copy
+    Real* s;                                  // (Dk) the column of the copy for row sums
     double* lambda;                           // (block + 1) decays of the gaps
   };
 

@@ -33,7 +33,7 @@ struct carried_state {
   }
 
   kernel::tile<Real> S;     // (Dk, Dv)
-  Real* s;                  // (Dk) row sums of S
+  Real* s;                  // (Dk) the column for row sums, sum_j k_j
   double* pending;          // (1) the true state is this factor times the stored one
   compensation<Real> rest;  // (Dk, Dv) (Dk) rounding errors of S and s
 };

@@ -66,7 +66,7 @@ void add_checks(mask_view<Real>& view) {
   };
 }
 
-template <class Kernel, class Real, class Mask>
+template <class Real, class Mask>
 mask_view<Real> view_of_mask(const Mask& mask) {
   mask_view<Real> view;
   view.mask = &mask;
@@ -91,9 +91,9 @@ mask_view<Real> view_of_mask(const Mask& mask) {
 }
 
 /// Adds to view_of_mask() the pointers that turn the gradients of gaps into a parameter's gradient. Only a gradient needs them.
-template <class Kernel, class Real, class Mask>
+template <class Real, class Mask>
 mask_view<Real> view_with_pull_back(const Mask& mask) {
-  mask_view<Real> view = view_of_mask<Kernel, Real>(mask);
+  mask_view<Real> view = view_of_mask<Real>(mask);
   if constexpr (detail::has_log_decay<Mask, Real>) {
     view.ask_parameter_shape = [](const void* any) { return std::get<0>(static_cast<const Mask*>(any)->parameters()).extents; };
     if constexpr (Mask::gaps == gap::per_token)
@@ -155,7 +155,7 @@ struct norm_view {
   }
 };
 
-template <class Kernel, class Real, class Norm>
+template <class Real, class Norm>
 norm_view<Real> view_of_norm(const Norm& norm) {
   norm_view<Real> view;
   view.norm = &norm;
@@ -171,9 +171,9 @@ norm_view<Real> view_of_norm(const Norm& norm) {
 }
 
 /// Adds the slopes to view_of_norm(). Only a gradient needs them.
-template <class Kernel, class Real, differentiable_normaliser Norm>
+template <class Real, differentiable_normaliser Norm>
 norm_view<Real> view_with_slopes(const Norm& norm) {
-  norm_view<Real> view = view_of_norm<Kernel, Real>(norm);
+  norm_view<Real> view = view_of_norm<Real>(norm);
   view.ask_slopes = [](const void* any, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n, double scale) {
     double total = 0;
     for (index_t i = 0; i < n; ++i) {

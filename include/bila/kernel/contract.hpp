@@ -8,10 +8,10 @@
 //   score(A, k, qt, M, z)              A_ji = (k_j . q_i) M_ji,  z_i += sum_j A_ji      (n, m) = (n, Dk) (Dk, m)
 //   apply(N, A, v)                     N_i += sum_j A_ji v_j                            (m, Dv) += (n, m)^T (n, Dv)
 //   read(N, x)                         N_i = row_scales_i (weights_i q_i S + sum_j A_ji v_j + partial_i)
-//   project(z, r, q, s)                z_i += r_i q_i . s                               a state's row sums s (Dk)
+//   project(z, r, q, s)                z_i += r_i q_i . s                               s (Dk) of a state, for row sums
 //   project_transposed(z, r, qt, s)    project, with q transposed
-//   accumulate(to, x)                  to + rest = decay (from + rest) + (weights o k)^T [v, 1]
-//                                      rest keeps the rounding error; decay is a power of two or 0
+//   accumulate(to, x)                  to_c + rest_c = decay_c (from_c + rest_c) + sum_j weights_j k_jc [v_j, 1]   row c of a state
+//                                      rest keeps the rounding error; decays are powers of two or 0
 //   steps(N, z, to, x)                 row by row: [N_i, z_i] += read_i q_i to,  to = decay_i (to + write_i k_i [v_i, 1])
 //   diagonal(N, z, w, q, k, v)         N_i += w (q_i . k_i) v_i,  z_i += w (q_i . k_i)
 //   scale(Y, out, N)                   Y_i = out_i N_i                                     Y may be N
@@ -27,7 +27,7 @@
 //                                      A_ji = numerator_i A_ji;  numerator, row_sum: slopes of the norm, in `by`
 //   multiply(N, A, q)                  N_j += sum_i A_ji q_i                            (n, D) += (n, m) (m, D)
 //   add(N, x)                          N += x
-//   gather(s, e, g, h, k, w)           s + e = g (h + e) + k^T w                        (Dk); s may be h
+//   gather(s, e, g, h, k, w)           s_c + e_c = g_c (h_c + e_c) + sum_j w_j k_jc     (Dk); s may be h
 //   dots(z, a, b)                      z_i = a_i . b_i                                  z in double
 //   inner(a, b)                        sum_ij a_ij b_ij                                 in double
 //   sums(queries, keys, E)             queries_i += sum_j E_ji,  keys_j += sum_i E_ji;  returns sum_ij E_ji   in double
@@ -35,9 +35,9 @@
 //                                                                                       x: scratch for n numbers
 //
 // Optional arguments have defaults in the structs below and in a verb's last parameters. z may be null. w may be null in gather,
-// for weights of one. A state without s has no row sums. A verb that adds to its result sums its own products first. In steps the
-// rows of tiles may lie backwards in memory: a stride may be negative. Sums run over the inner index in order, whatever the address
-// or the number of columns. So the bits of a result's element depend only on the numbers that enter the element.
+// for weights of one. A state without s serves no row sums. A verb that adds to its result sums its own products first. In steps
+// the rows of tiles may lie backwards in memory: a stride may be negative. Sums run over the inner index in order, whatever the
+// address or the number of columns. So the bits of a result's element depend only on the numbers that enter the element.
 #pragma once
 
 #include <bila/config.hpp>
@@ -56,7 +56,7 @@ inline namespace BILA_UNIT {
 template <class Real>
 struct state {
   tile<Real> S = {};  // (Dk, Dv)
-  Real* s = nullptr;  // (Dk) row sums; null: not wanted
+  Real* s = nullptr;  // (Dk) sums of keys alone, for row sums; null: not wanted
 
   constexpr operator state<const Real>() const requires(!std::is_const_v<Real>) { return {S, s}; }
 };
@@ -72,15 +72,29 @@ struct read_terms {
   const Real* row_scales = nullptr;             // (n) factors of the rows; null: ones
 };
 
+/// The decays of a state's rows: one number for all rows, or one number for each row.
+template <class Real>
+struct row_decays {
+  constexpr row_decays(Real all) : every(all) {}
+  constexpr explicit row_decays(const Real* by_row) : each(by_row) {}
+
+  Real operator[](index_t c) const { return each == nullptr ? every : each[c]; }
+
+  Real every = 1;              // read where `each` is null
+  const Real* each = nullptr;  // (Dk)
+};
+
 /// The terms from which `accumulate` computes a state.
 template <class Real>
 struct update_terms {
   state<const Real> from;  // the state before; may be the state that is written
-  Real decay = 1;
+  row_decays<Real> decay = Real(1);
   operand<Real> k, v;                          // (n, Dk) (n, Dv)
   const Real* weights = nullptr;               // (n) weights of the tokens; null: ones
   const tile<Real>& weighted = no_tile<Real>;  // (n, Dk) scratch for weights o k
-  state<Real> rest = {};                       // rounding errors, read and written; null S: the sum rounds once; row sums need s
+  /// The rounding errors of the state, read and written. Null S: the rounding error of the state's S is lost. s must be given if
+  /// the state has s.
+  state<Real> rest = {};
 };
 
 /// The tokens that `steps` processes. The tiles are values, because the verb reads them between its stores.

@@ -128,7 +128,7 @@ struct packets {
     operand<Real> H = x.from.S, k = x.k, v = x.v;
     Real *const s = to.s, *const e = x.rest.s;
     const Real *const h = x.from.s, *const w = x.weights;
-    const Real g = x.decay;
+    const row_decays<Real> g = x.decay;
     if (w != nullptr) {
       index_t c = 0;
       for (; c + 4 * width <= kernel::round_up(k.columns, width); c += 4 * width)
@@ -138,7 +138,6 @@ struct packets {
       gather(s, e, g, h, k);
     }
     const tile<const Real> keys = w == nullptr ? k : tile<const Real>(weighted);
-    const auto decay = simd::pset1<packet<Real>>(g);
     for_each_tile<lanes<Real>>(S.rows, S.columns, [=]<int Rows, int Packets>(index_t c, index_t d) BILA_LAMBDA_INLINE {
       const prefetch_lines lines(next, k.rows);
       packet<Real> sum[Rows][Packets];
@@ -148,12 +147,13 @@ struct packets {
         load(sum, E.row(c) + d, E.stride);
         BILA_UNROLL
         for (int m = 0; m < Rows; ++m) {
+          const packet<Real> decay = simd::pset1<packet<Real>>(g[c + m]);
           BILA_UNROLL
           for (int n = 0; n < Packets; ++n) sum[m][n] = simd::pmul(decay, sum[m][n]);
         }
       }
       multiply_add<true>(sum, k.rows, keys.data + c, keys.stride, v.data + d, v.stride, lines);
-      add_state(S, E, H, decay, sum, c, d);
+      add_state(S, E, H, g, sum, c, d);
     });
   }
 
@@ -296,7 +296,8 @@ struct packets {
   }
 
   template <class Real>
-  static void gather(Real* s, Real* e, Real g, const Real* h, operand<Real> k, std::type_identity_t<const Real*> w = nullptr) {
+  static void gather(Real* s, Real* e, row_decays<std::type_identity_t<Real>> g, const Real* h, operand<Real> k,
+                     std::type_identity_t<const Real*> w = nullptr) {
     constexpr index_t width = lanes<Real>;
     index_t c = 0;
     for (; c + 4 * width <= kernel::round_up(k.columns, width); c += 4 * width)
@@ -390,9 +391,9 @@ struct packets {
   }
 
  private:
-  /// Computes S + E = g H + sum for one register tile, as add_and_keep does.
+  /// Computes S + E = g o H + sum for one register tile, as add_and_keep does. g has a number per row.
   template <class Real, int Rows, int Packets>
-  static BILA_ALWAYS_INLINE void add_state(tile<Real> S, tile<Real> E, tile<const Real> H, packet<Real> g,
+  static BILA_ALWAYS_INLINE void add_state(tile<Real> S, tile<Real> E, tile<const Real> H, row_decays<Real> g,
                                            const packet<Real> (&sum)[Rows][Packets], index_t c, index_t d) {
     constexpr index_t width = lanes<Real>;
     const index_t H_stride = anew(H.stride), S_stride = anew(S.stride), E_stride = anew(E.stride);
@@ -401,17 +402,19 @@ struct packets {
     if (E.data == nullptr) {
       BILA_UNROLL
       for (int m = 0; m < Rows; ++m, from += H_stride, to += S_stride) {
+        const packet<Real> decay = simd::pset1<packet<Real>>(g[c + m]);
         BILA_UNROLL
         for (int n = 0; n < Packets; ++n)
-          simd::pstoreu(to + n * width, simd::pmadd(g, simd::ploadu<packet<Real>>(from + n * width), sum[m][n]));
+          simd::pstoreu(to + n * width, simd::pmadd(decay, simd::ploadu<packet<Real>>(from + n * width), sum[m][n]));
       }
       return;
     }
     Real* rest = E.row(c) + d;
     BILA_UNROLL
     for (int m = 0; m < Rows; ++m, from += H_stride, to += S_stride, rest += E_stride) {
+      const packet<Real> decay = simd::pset1<packet<Real>>(g[c + m]);
       BILA_UNROLL
-      for (int n = 0; n < Packets; ++n) add_and_keep(to + n * width, rest + n * width, g, from + n * width, sum[m][n]);
+      for (int n = 0; n < Packets; ++n) add_and_keep(to + n * width, rest + n * width, decay, from + n * width, sum[m][n]);
     }
   }
 

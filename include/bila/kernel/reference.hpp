@@ -80,10 +80,10 @@ struct reference {
     const tile<Real> E = x.rest.S;
     for (index_t c = 0; c < to.S.rows; ++c)
       for (index_t d = 0; d < to.S.columns; ++d) {
-        wide<Real> sum = E.data == nullptr ? wide<Real>(0) : wide<Real>(x.decay) * E.row(c)[d];
+        wide<Real> sum = E.data == nullptr ? wide<Real>(0) : wide<Real>(x.decay[c]) * E.row(c)[d];
         for (index_t j = 0; j < x.k.rows; ++j)
           sum += wide<Real>(x.weights == nullptr ? Real(1) : x.weights[j]) * x.k.row(j)[c] * x.v.row(j)[d];
-        sum += wide<Real>(x.decay) * x.from.S.row(c)[d];
+        sum += wide<Real>(x.decay[c]) * x.from.S.row(c)[d];
         to.S.row(c)[d] = static_cast<Real>(sum);
         if (E.data != nullptr) E.row(c)[d] = static_cast<Real>(sum - to.S.row(c)[d]);
       }
@@ -184,9 +184,10 @@ struct reference {
   }
 
   template <class Real>
-  static void gather(Real* s, Real* e, Real g, const Real* h, operand<Real> k, std::type_identity_t<const Real*> w = nullptr) {
+  static void gather(Real* s, Real* e, row_decays<std::type_identity_t<Real>> g, const Real* h, operand<Real> k,
+                     std::type_identity_t<const Real*> w = nullptr) {
     for (index_t c = 0; c < k.columns; ++c) {
-      wide<Real> sum = wide<Real>(g) * (wide<Real>(h[c]) + e[c]);
+      wide<Real> sum = wide<Real>(g[c]) * (wide<Real>(h[c]) + e[c]);
       for (index_t j = 0; j < k.rows; ++j) sum += wide<Real>(w == nullptr ? Real(1) : w[j]) * k.row(j)[c];
       s[c] = static_cast<Real>(sum);
       e[c] = static_cast<Real>(sum - s[c]);

@@ -324,15 +324,21 @@ BILA_ALWAYS_INLINE void add_and_keep(Real* S, Real* E, const Packet& g, const Re
   if (E != nullptr) simd::pstoreu(E, simd::psub(sum, simd::psub(after, before)));
 }
 
+/// The decays of a packet of rows from row c on.
+template <class Packet, class Real>
+BILA_ALWAYS_INLINE Packet load_decays(const row_decays<Real>& g, index_t c) {
+  return g.each == nullptr ? simd::pset1<Packet>(g.every) : simd::ploadu<Packet>(g.each + c);
+}
+
 template <int Packets, class Packet, class Real>
-BILA_ALWAYS_INLINE void weigh_keys(Real* s, Real* e, Real g, const Real* h, const tile<const Real>& k, const Real* w,
+BILA_ALWAYS_INLINE void weigh_keys(Real* s, Real* e, row_decays<Real> g, const Real* h, const tile<const Real>& k, const Real* w,
                                    const tile<Real>& weighted, index_t c) {
   constexpr index_t step = width<Packet>;
-  const Packet decay = simd::pset1<Packet>(g);
   Packet sum[Packets];
   BILA_UNROLL
   for (int n = 0; n < Packets; ++n)
-    sum[n] = s == nullptr ? simd::pset1<Packet>(Real(0)) : simd::pmul(decay, simd::ploadu<Packet>(e + c + n * step));
+    sum[n] = s == nullptr ? simd::pset1<Packet>(Real(0))
+                          : simd::pmul(load_decays<Packet>(g, c + n * step), simd::ploadu<Packet>(e + c + n * step));
   const Real* from = k.data + c;
   Real* to = weighted.data + c;
   for (index_t j = 0; j < k.rows; ++j, from += k.stride, to += weighted.stride) {
@@ -346,24 +352,26 @@ BILA_ALWAYS_INLINE void weigh_keys(Real* s, Real* e, Real g, const Real* h, cons
   }
   if (s == nullptr) return;
   BILA_UNROLL
-  for (int n = 0; n < Packets; ++n) add_and_keep(s + c + n * step, e + c + n * step, decay, h + c + n * step, sum[n]);
+  for (int n = 0; n < Packets; ++n)
+    add_and_keep(s + c + n * step, e + c + n * step, load_decays<Packet>(g, c + n * step), h + c + n * step, sum[n]);
 }
 
 template <int Packets, class Packet, class Real>
-BILA_ALWAYS_INLINE void gather_columns(Real* s, Real* e, Real g, const Real* h, const tile<const Real>& k, const Real* w,
-                                       index_t c) {
+BILA_ALWAYS_INLINE void gather_columns(Real* s, Real* e, row_decays<Real> g, const Real* h, const tile<const Real>& k,
+                                       const Real* w, index_t c) {
   constexpr index_t step = width<Packet>;
-  const Packet decay = simd::pset1<Packet>(g);
   Packet sum[Packets];
   BILA_UNROLL
-  for (int n = 0; n < Packets; ++n) sum[n] = simd::pmul(decay, simd::ploadu<Packet>(e + c + n * step));
+  for (int n = 0; n < Packets; ++n)
+    sum[n] = simd::pmul(load_decays<Packet>(g, c + n * step), simd::ploadu<Packet>(e + c + n * step));
   for (index_t j = 0; j < k.rows; ++j) {
     const Packet w_j = simd::pset1<Packet>(w == nullptr ? Real(1) : w[j]);
     BILA_UNROLL
     for (int n = 0; n < Packets; ++n) sum[n] = simd::pmadd(w_j, simd::ploadu<Packet>(k.row(j) + c + n * step), sum[n]);
   }
   BILA_UNROLL
-  for (int n = 0; n < Packets; ++n) add_and_keep(s + c + n * step, e + c + n * step, decay, h + c + n * step, sum[n]);
+  for (int n = 0; n < Packets; ++n)
+    add_and_keep(s + c + n * step, e + c + n * step, load_decays<Packet>(g, c + n * step), h + c + n * step, sum[n]);
 }
 
 /// `Decays`: the last token's decay is not 1, and multiplies the state.

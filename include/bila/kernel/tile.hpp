@@ -18,8 +18,8 @@ constexpr index_t round_up(index_t n, index_t multiple) { return (n + multiple -
 /// A row-major matrix in the workspace or in the user's memory.
 ///
 /// The `stride` of a padded tile is a multiple of Kernel::lanes<Real>. The columns from `columns` up to the next multiple are zero,
-/// and may be read and written with the others. Vectors also reach to the end of the last packet. This padding is zero in vectors
-/// along features (s, h) and in a and b of score_gradient, and has any value in other vectors.
+/// and may be read and written with the others. Arrays of numbers (`Real*`) also reach to the end of their last packet. This
+/// padding is zero in arrays along features (s of a state, h and e of gather) and in row_slopes, and has any value in other arrays.
 template <class Real>
 struct tile {
   Real* data = nullptr;

@@ -26,19 +26,19 @@ struct call {
   bila::tensor_view<float> y = bila::bhld(y_memory.data(), B, H, L, Dv), row_sum{};
   bila::state<float> final_forward{}, final_backward{};
 
-  std::string complaint() const { return bila::validate(in, bila::outputs<float>{y, row_sum, final_forward, final_backward}); }
+  std::string error() const { return bila::validate(in, bila::outputs<float>{y, row_sum, final_forward, final_backward}); }
 };
 
 std::string after(const std::function<void(call&)>& spoil) {
   call x;
   spoil(x);
-  return x.complaint();
+  return x.error();
 }
 
 }  // namespace
 
-TEST_CASE("a call in which everything is right has no complaint") {
-  CHECK(call().complaint().empty());
+TEST_CASE("a call in which everything is right has no error") {
+  CHECK(call().error().empty());
   static_assert(std::is_aggregate_v<bila::inputs<float>>);
   static_assert(
       std::is_same_v<decltype(bila::inputs{bila::tensor_view<float>{}, bila::tensor_view<float>{}, bila::tensor_view<float>{}}),
@@ -153,7 +153,7 @@ TEST_CASE("y shares memory with no input and not with itself") {
             bila::bhld(call_memory + 32, 1, 1, 4, 4)};
     x.y = bila::bhld(call_memory + 48, 1, 1, 4, 4);
     spoil(x);
-    return x.complaint();
+    return x.error();
   };
   std::vector<float> memory(64);
   CHECK(square(memory.data(), [](call&) {}).empty());

@@ -50,7 +50,7 @@ template <class Mask>
 bila::form::head<double> head_of(const Mask& mask, index_t L, index_t first = 0) {
   bila::form::head<double> x{};
   x.q.count = x.k.count = x.v.count = x.y.count = L;
-  x.mask = {bila::form::view_of_mask<bila::kernel::reference, double>(mask), 4, 5, first};
+  x.mask = {bila::form::view_of_mask<double>(mask), 4, 5, first};
   x.diagonal = 7;
   x.direction = direction::both;
   x.initial_forward.decay = 0.75;

@@ -53,8 +53,7 @@ struct ignores_row_sum {
 
 template <class Kernel, class Real, class Norm>
 void finish(const bila::form::head<Real>& head, index_t first, tile<Real> N, const Real* z, Real* out, const Norm& norm) {
-  bila::form::finish<Kernel>(head, first, N, z, out, bila::form::view_of_norm<Kernel, Real>(norm),
-                             [&] { Kernel::scale(N, out, N); });
+  bila::form::finish<Kernel>(head, first, N, z, out, bila::form::view_of_norm<Real>(norm), [&] { Kernel::scale(N, out, N); });
 }
 
 }  // namespace

@@ -194,7 +194,7 @@ TEMPLATE_TEST_CASE("through the norm: the slopes of each row, and this call's pa
     const auto call = [&](const auto& norm) {
       return bila::form::through_norm<Kernel>(x, g, first, n, a.data(), b.data(), dots.data(), {room_dy.data(), L, D, 16},
                                               bila::kernel::tile<Real>{room_y.data(), L, D, 16},
-                                              bila::form::view_with_slopes<Kernel, Real>(norm));
+                                              bila::form::view_with_slopes<Real>(norm));
     };
     for (const bool uses_row_sum : {true, false}) {
       if (!uses_row_sum) g.row_sum = {};  // must not be read

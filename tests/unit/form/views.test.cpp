@@ -55,21 +55,21 @@ struct slope_in_double {
 }  // namespace
 
 TEST_CASE("a mask's view says what kind it is") {
-  const auto none = bila::form::view_of_mask<bila::kernel::reference, double>(bila::mask::all_ones{});
+  const auto none = bila::form::view_of_mask<double>(bila::mask::all_ones{});
   CHECK((none.gapped && none.gaps == bila::gap::none));
   const gaps_of_digits mask{};
-  const auto gaps = bila::form::view_of_mask<bila::kernel::reference, double>(mask);
+  const auto gaps = bila::form::view_of_mask<double>(mask);
   CHECK((gaps.mask == &mask && gaps.gapped && gaps.gaps == bila::gap::per_token && gaps.ask_log_decays != nullptr));
-  const auto pairs = bila::form::view_of_mask<bila::kernel::reference, double>(pairs_of_digits{});
+  const auto pairs = bila::form::view_of_mask<double>(pairs_of_digits{});
   CHECK((!pairs.gapped && pairs.gaps == bila::gap::none && pairs.ask_log_decays == nullptr && pairs.ask_weights != nullptr));
-  CHECK((bila::form::view_of_mask<bila::kernel::reference, double>(either{}).gapped &&
-         bila::form::view_of_mask<bila::kernel::reference, double>(either{}).ask_log_decays != nullptr));
+  CHECK(
+      (bila::form::view_of_mask<double>(either{}).gapped && bila::form::view_of_mask<double>(either{}).ask_log_decays != nullptr));
 }
 
 TEST_CASE("a head's mask counts from the segment's first token and asks for the gaps named, no other") {
   std::set<index_t> asked;
   const gaps_of_digits mask{{&asked}};
-  const bila::form::head_mask<double> head{bila::form::view_of_mask<bila::kernel::reference, double>(mask), 3, 2, 4};
+  const bila::form::head_mask<double> head{bila::form::view_of_mask<double>(mask), 3, 2, 4};
   std::vector<double> logs(5, 99);
   head.log_decays(direction::forward, 2, 3, logs.data() + 1);
   CHECK(logs == std::vector<double>{99, -326, -327, -328, 99});
@@ -83,7 +83,7 @@ TEST_CASE("a head's mask counts from the segment's first token and asks for the 
 TEST_CASE("weights of one key, by as many queries as are named") {
   std::set<index_t> asked;
   const pairs_of_digits mask{{&asked}};
-  const bila::form::head_mask<double> head{bila::form::view_of_mask<bila::kernel::reference, double>(mask), 3, 2, 4};
+  const bila::form::head_mask<double> head{bila::form::view_of_mask<double>(mask), 3, 2, 4};
   std::vector<double> weights(4, 99);
   head.weights(2, 2, 5, weights.data() + 1);
   CHECK(weights == std::vector<double>{99, -326 - 9000, -327 - 9000, 99});
@@ -93,7 +93,7 @@ TEST_CASE("weights of one key, by as many queries as are named") {
 TEMPLATE_TEST_CASE("a norm's view is the norm", "", float, double) {
   using Real = TestType;
   const bila::norm::row_sum norm{0.5};
-  const auto sums = bila::form::view_of_norm<bila::kernel::reference, Real>(norm);
+  const auto sums = bila::form::view_of_norm<Real>(norm);
   CHECK((sums.norm == &norm && sums.uses_row_sum));
   const std::vector<Real> z{1.5, -2.5, -0.5};
   std::vector<Real> out(3);
@@ -103,7 +103,7 @@ TEMPLATE_TEST_CASE("a norm's view is the norm", "", float, double) {
   CHECK(sums.quotient_of(Real(-0.5), 3).divisor == 0);
 
   const bila::norm::max_one max{};
-  const auto large = bila::form::view_with_slopes<bila::kernel::reference, Real>(max);
+  const auto large = bila::form::view_with_slopes<Real>(max);
   const std::vector<Real> memory{4, 99, -8, 99};
   const std::vector<double> dots{2, 3};
   std::vector<Real> a(2), b(2);
@@ -111,10 +111,10 @@ TEMPLATE_TEST_CASE("a norm's view is the norm", "", float, double) {
   CHECK((a[0] == Real(0.25) && a[1] == Real(0.125) && b[0] == Real(-0.5) && b[1] == Real(0.375)));
 
   const bila::norm::none plain{};
-  const auto none = bila::form::view_with_slopes<bila::kernel::reference, Real>(plain);
+  const auto none = bila::form::view_with_slopes<Real>(plain);
   CHECK_FALSE(none.uses_row_sum);
   CHECK(none.slopes(a.data(), b.data(), {}, dots.data(), 2, 0.5) == 2 / 0.5 + 3 / 0.5);  // no row sums are read
   CHECK((a[0] == Real(0.5) && b[0] == 0 && a[1] == Real(0.5) && b[1] == 0));
-  CHECK(bila::form::view_of_norm<bila::kernel::reference, Real>(plain).ask_slopes == nullptr);
-  CHECK(bila::form::view_of_norm<bila::kernel::reference, Real>(slope_in_double{}).quotient_of(1, 3).divisor == 3);
+  CHECK(bila::form::view_of_norm<Real>(plain).ask_slopes == nullptr);
+  CHECK(bila::form::view_of_norm<Real>(slope_in_double{}).quotient_of(1, 3).divisor == 3);
 }

@@ -41,10 +41,13 @@ struct plain {
   const Real& operator()(index_t i, index_t j) const { return x[static_cast<std::size_t>(i * columns + j)]; }
 
   /// The first m rows and n columns.
-  plain part(index_t m, index_t n) const {
+  plain part(index_t m, index_t n) const { return part(0, 0, m, n); }
+
+  /// m rows and n columns from (row, column) on.
+  plain part(index_t row, index_t column, index_t m, index_t n) const {
     plain result(m, n);
     for (index_t i = 0; i < m; ++i)
-      for (index_t j = 0; j < n; ++j) result(i, j) = (*this)(i, j);
+      for (index_t j = 0; j < n; ++j) result(i, j) = (*this)(row + i, column + j);
     return result;
   }
 };
@@ -230,9 +233,10 @@ struct verbs {
 
   /// `h`, with e, is null when row sums are not wanted, `w` for weights of one, `E` when what rounding takes is lost.
   state accumulate(Real g, const matrix& H, const matrix* h, const matrix& k, const matrix* w, const matrix& v,
-                   bool in_place = false, const matrix* E = nullptr, const matrix* e = nullptr) const {
+                   bool in_place = false, const matrix* E = nullptr, const matrix* e = nullptr,
+                   const matrix* g_of_rows = nullptr) const {
     space S = tile_of(H), before = tile_of(H), keys = tile_of(k), values = tile_of(v), x = tile_of(k);
-    perhaps s(*this, h), row_before(*this, h), weight(*this, w, false), rest(*this, E);
+    perhaps s(*this, h), row_before(*this, h), weight(*this, w, false), rest(*this, E), decays(*this, g_of_rows);
     const matrix nothing(1, k.columns);
     perhaps row_rest(*this, h == nullptr ? nullptr : e == nullptr ? &nothing : e);
     if (!in_place) {
@@ -242,15 +246,16 @@ struct verbs {
     x.forget();
     const tile<Real> kept = E == nullptr ? tile<Real>{} : tile<Real>{rest.numbers(), H.rows, H.columns, rest.get().stride};
     const bila::kernel::state<Real> to{S.get(), s.numbers()};
-    Kernel::accumulate(to, {.from = {in_place ? S.get() : before.get(), in_place ? s.numbers() : row_before.numbers()},
-                            .decay = g,
-                            .k = keys.get(),
-                            .v = values.get(),
-                            .weights = weight.numbers(),
-                            .weighted = w == nullptr ? tile<Real>{} : x.get(),
-                            .rest = {kept, row_rest.numbers()}});
+    Kernel::accumulate(
+        to, {.from = {in_place ? S.get() : before.get(), in_place ? s.numbers() : row_before.numbers()},
+             .decay = g_of_rows == nullptr ? bila::kernel::row_decays<Real>(g) : bila::kernel::row_decays<Real>(decays.numbers()),
+             .k = keys.get(),
+             .v = values.get(),
+             .weights = weight.numbers(),
+             .weighted = w == nullptr ? tile<Real>{} : x.get(),
+             .rest = {kept, row_rest.numbers()}});
     CHECK((S.clean() && s.clean() && rest.clean() && row_rest.clean() && x.within()));
-    CHECK((before.kept(H) && row_before.kept() && keys.kept(k) && weight.kept() && values.kept(v)));
+    CHECK((before.kept(H) && row_before.kept() && keys.kept(k) && weight.kept() && values.kept(v) && decays.kept()));
     return {S.content(), s.content(), rest.content(), row_rest.content()};
   }
 
@@ -380,11 +385,14 @@ struct verbs {
     return N.content();
   }
 
-  matrix gather(Real g, const matrix& h, const matrix& k, const matrix* w, bool in_place = false) const {
+  matrix gather(Real g, const matrix& h, const matrix& k, const matrix* w, bool in_place = false,
+                const matrix* g_of_rows = nullptr) const {
     space s = tile_of(h), before = tile_of(h), from = tile_of(k), rest = tile_of(matrix(1, k.columns));
-    perhaps weight(*this, w, false);
+    perhaps weight(*this, w, false), decays(*this, g_of_rows);
     if (!in_place) s.forget();
-    Kernel::gather(s.numbers(), rest.numbers(), g, in_place ? s.numbers() : before.numbers(), from.get(), weight.numbers());
+    const bila::kernel::row_decays<Real> decay =
+        g_of_rows == nullptr ? bila::kernel::row_decays<Real>(g) : bila::kernel::row_decays<Real>(decays.numbers());
+    Kernel::gather(s.numbers(), rest.numbers(), decay, in_place ? s.numbers() : before.numbers(), from.get(), weight.numbers());
     CHECK((s.clean() && rest.clean() && before.kept(h) && from.kept(k) && weight.kept()));
     return s.content();
   }
@@ -601,6 +609,19 @@ TEMPLATE_TEST_CASE("both layers keep the contract", "", ALL_LAYERS) {
         if (with_sums) CHECK(close(state.s, s.n + 3, gathered));
         const auto in_place = run.accumulate(g, S, before, k, weights, v, true);
         CHECK((same_bits(in_place.S, state.S) && same_bits(in_place.s, state.s)));
+
+        plain<Real> each(1, s.Dk);
+        for (Real& x : each.x) x = std::ldexp(Real(1), -static_cast<int>(from.below(4)));
+        each(0, from.below(s.Dk)) = 0;
+        const auto by_row = run.accumulate(0, S, before, k, weights, v, false, nullptr, nullptr, &each);
+        const auto gathered_by_row = run.gather(0, sums, k, weights, false, &each);
+        for (index_t e = 0; e < s.Dk; ++e) {  // a row of the state is what it is alone
+          const auto sum = sums.part(0, e, 1, 1), key = k.part(0, e, s.n, 1);
+          const auto alone = run.accumulate(each(0, e), S.part(e, 0, 1, s.Dv), with_sums ? &sum : nullptr, key, weights, v);
+          CHECK(same_bits(by_row.S.part(e, 0, 1, s.Dv), alone.S));
+          if (with_sums) CHECK(same_bits(by_row.s.part(0, e, 1, 1), alone.s));
+          CHECK(same_bits(gathered_by_row.part(0, e, 1, 1), run.gather(each(0, e), sum, key, weights)));
+        }
 
         // With what rounding took kept beside it, a state is as good as its new terms alone: g is then a power of two.
         const Real half = Real(0.5), tiny = std::numeric_limits<Real>::epsilon() / 8;

@@ -75,7 +75,8 @@ struct attend_plan {
   bool has_chunk_states = false;  // whether chunk_states and scan_states run before the rows are written
 
   // Arrays in the workspace.
-  region<float> partial_rows, initial_z[2];  // rows of the first recurrent scan; copies of z, which a final z may overwrite
+  region<float> partial_rows;  // rows of the first recurrent scan
+  region<float> initial_z[2];  // copies of the initial z, which a final z may overwrite
   region<double> decays;
   gap_plan<T> gaps;
   state_plan<T> states;

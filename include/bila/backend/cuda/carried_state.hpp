@@ -4,6 +4,8 @@
 //     forward:   S <- total S + sum_j write_j k_j v_j^T,   z <- total z + sum_j write_j c_j k_j
 //     backward:  the same, from the last tile to the first
 //
+// In a gradient c_j is the bias of key j (row_block.hpp), else it is 1.
+//
 // Registers hold S transposed: E columns of S, each of D features. So the C fragments of one product are an operand of the next
 // product, and no lane sends a number to another. As an operand a state is rounded to the tensors' type. In f16 a state is divided
 // by a power of two >= the sum of its weights: the quotient is at most a weighted average of k_j v_j^T, and does not grow with the
@@ -18,7 +20,7 @@ namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 /// Which sum z a state has in addition to S.
-enum class state_sum { none, of_keys, of_values };  // sum_j write_j c_j k_j, sum_j write_j c_j v_j
+enum class state_sum { none, of_keys, of_values };  // of_keys: z = sum_j write_j c_j k_j, of_values: z = sum_j write_j c_j v_j
 
 /// The sum z that an epilogue needs: a gradient adds z to rows, a norm that uses the row sum divides by q_i z.
 template <class Epilogue>

@@ -15,6 +15,7 @@ inline namespace v0_1 {
 namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
+/// The arguments of chunk_output.
 template <class T>
 struct chunk_output_call {
   product_call<T> product;
@@ -23,9 +24,11 @@ struct chunk_output_call {
   std::byte* right_states;  // a stored_state for each tile and value tile
 };
 
-/// The same for a gradient. The kernel runs once for dq and once for dk. The run for dq also stores its left states. The run for dk
-/// takes, tile by tile, inner products of its own states with those: the cross-tile gate terms <state that enters a tile, adjoint
-/// of the state that leaves it> (MATH.md 4.4).
+/// The arguments of chunk_output in a gradient. The kernel runs once for dq and then once for dk. Each run stores its right states.
+/// If gradients of gates are wanted, the run for dq also stores its left states. The states of the run for dk are adjoints. For
+/// each tile, this run multiplies its right state with the left state of the run for dq, and its left state with the right state of
+/// the run for dq. These inner products are the cross-tile gate terms <state that enters a tile, adjoint of the state that leaves
+/// it> (MATH.md 4.4), the first for the forward direction and the second for the backward direction.
 template <class T>
 struct chunk_gradient_call : chunk_output_call<T> {
   std::byte* left_states;                         // null: not stored

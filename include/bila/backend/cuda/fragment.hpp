@@ -6,8 +6,9 @@
 //     B, 16 x 8 (k, column), 4:          k   2 t + e % 2 + 8 (e / 2)   column g
 //     C, 16 x 8 (row, column), 4:        row g + 8 (e / 2)        column 2 t + e % 2
 //
-// so two neighbouring C fragments form one A fragment. 16-bit numbers use mma.m16n8k16. A product in float uses m16n8k8 three
-// times, on tf32 parts, with k permuted so that the layout is the same. Its terms have a relative error of 2^-21.
+// so two neighbouring C fragments form one A fragment. A product of 16-bit numbers is one mma.m16n8k16. A product in float is
+// six mma.m16n8k8: for each half of k, three products of the operands' tf32 parts (low x high, high x low, high x high). k is
+// permuted so that the layout is the same. The terms of a product in float have a relative error of 2^-21.
 #pragma once
 
 #include <bila/backend/cuda/sequences.hpp>

@@ -192,7 +192,8 @@ struct row_block {
     }
   }
 
-  /// A_ij *= M_ij for block j of a tile.
+  /// Multiplies block j of a row of score blocks by its part of the mask. own: the block on the diagonal (see add_keys); between:
+  /// decays between blocks (see decay_between).
   template <class Tile>
   __device__ __forceinline__ void mask(const product_call<T>& c, const Tile& here, int own, int j,
                                        const float (&between)[Tile::blocks], bool weighted, float (&A)[8]) const {
