@@ -78,7 +78,11 @@ struct row_decays {
   constexpr row_decays(Real all) : every(all) {}
   constexpr explicit row_decays(const Real* by_row) : each(by_row) {}
 
-  Real operator[](index_t c) const { return each == nullptr ? every : each[c]; }
+  Real operator[](index_t c) const { return first()[c * step()]; }
+
+  // Row c's decay lies at first() + c step(): so an innermost loop needs no branch.
+  const Real* first() const { return each == nullptr ? &every : each; }
+  index_t step() const { return each == nullptr ? 0 : 1; }
 
   Real every = 1;              // read where `each` is null
   const Real* each = nullptr;  // (Dk)

@@ -128,7 +128,9 @@ struct packets {
     operand<Real> H = x.from.S, k = x.k, v = x.v;
     Real *const s = to.s, *const e = x.rest.s;
     const Real *const h = x.from.s, *const w = x.weights;
-    const row_decays<Real> g = x.decay;
+    const row_decays<Real>& g = x.decay;
+    const Real* const decays = g.first();
+    const index_t decay_step = g.step();
     if (w != nullptr) {
       index_t c = 0;
       for (; c + 4 * width <= kernel::round_up(k.columns, width); c += 4 * width)
@@ -145,15 +147,16 @@ struct packets {
         clear(sum);
       } else {
         load(sum, E.row(c) + d, E.stride);
+        const Real* decay = decays + c * decay_step;
         BILA_UNROLL
-        for (int m = 0; m < Rows; ++m) {
-          const packet<Real> decay = simd::pset1<packet<Real>>(g[c + m]);
+        for (int m = 0; m < Rows; ++m, decay += decay_step) {
+          const packet<Real> decay_m = simd::pset1<packet<Real>>(*decay);
           BILA_UNROLL
-          for (int n = 0; n < Packets; ++n) sum[m][n] = simd::pmul(decay, sum[m][n]);
+          for (int n = 0; n < Packets; ++n) sum[m][n] = simd::pmul(decay_m, sum[m][n]);
         }
       }
       multiply_add<true>(sum, k.rows, keys.data + c, keys.stride, v.data + d, v.stride, lines);
-      add_state(S, E, H, g, sum, c, d);
+      add_state(S, E, H, decays + c * decay_step, decay_step, sum, c, d);
     });
   }
 
@@ -391,9 +394,10 @@ struct packets {
   }
 
  private:
-  /// Computes S + E = g o H + sum for one register tile, as add_and_keep does. g has a number per row.
+  /// Computes S_c + E_c = g_c H_c + sum_c for the rows of one register tile, as add_and_keep does. g_c lies at decay + m
+  /// decay_step.
   template <class Real, int Rows, int Packets>
-  static BILA_ALWAYS_INLINE void add_state(tile<Real> S, tile<Real> E, tile<const Real> H, row_decays<Real> g,
+  static BILA_ALWAYS_INLINE void add_state(tile<Real> S, tile<Real> E, tile<const Real> H, const Real* decay, index_t decay_step,
                                            const packet<Real> (&sum)[Rows][Packets], index_t c, index_t d) {
     constexpr index_t width = lanes<Real>;
     const index_t H_stride = anew(H.stride), S_stride = anew(S.stride), E_stride = anew(E.stride);
@@ -401,20 +405,20 @@ struct packets {
     Real* to = S.row(c) + d;
     if (E.data == nullptr) {
       BILA_UNROLL
-      for (int m = 0; m < Rows; ++m, from += H_stride, to += S_stride) {
-        const packet<Real> decay = simd::pset1<packet<Real>>(g[c + m]);
+      for (int m = 0; m < Rows; ++m, from += H_stride, to += S_stride, decay += decay_step) {
+        const packet<Real> decay_m = simd::pset1<packet<Real>>(*decay);
         BILA_UNROLL
         for (int n = 0; n < Packets; ++n)
-          simd::pstoreu(to + n * width, simd::pmadd(decay, simd::ploadu<packet<Real>>(from + n * width), sum[m][n]));
+          simd::pstoreu(to + n * width, simd::pmadd(decay_m, simd::ploadu<packet<Real>>(from + n * width), sum[m][n]));
       }
       return;
     }
     Real* rest = E.row(c) + d;
     BILA_UNROLL
-    for (int m = 0; m < Rows; ++m, from += H_stride, to += S_stride, rest += E_stride) {
-      const packet<Real> decay = simd::pset1<packet<Real>>(g[c + m]);
+    for (int m = 0; m < Rows; ++m, from += H_stride, to += S_stride, rest += E_stride, decay += decay_step) {
+      const packet<Real> decay_m = simd::pset1<packet<Real>>(*decay);
       BILA_UNROLL
-      for (int n = 0; n < Packets; ++n) add_and_keep(to + n * width, rest + n * width, decay, from + n * width, sum[m][n]);
+      for (int n = 0; n < Packets; ++n) add_and_keep(to + n * width, rest + n * width, decay_m, from + n * width, sum[m][n]);
     }
   }
 

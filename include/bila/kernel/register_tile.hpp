@@ -331,8 +331,8 @@ BILA_ALWAYS_INLINE Packet load_decays(const row_decays<Real>& g, index_t c) {
 }
 
 template <int Packets, class Packet, class Real>
-BILA_ALWAYS_INLINE void weigh_keys(Real* s, Real* e, row_decays<Real> g, const Real* h, const tile<const Real>& k, const Real* w,
-                                   const tile<Real>& weighted, index_t c) {
+BILA_ALWAYS_INLINE void weigh_keys(Real* s, Real* e, const row_decays<Real>& g, const Real* h, const tile<const Real>& k,
+                                   const Real* w, const tile<Real>& weighted, index_t c) {
   constexpr index_t step = width<Packet>;
   Packet sum[Packets];
   BILA_UNROLL
@@ -357,7 +357,7 @@ BILA_ALWAYS_INLINE void weigh_keys(Real* s, Real* e, row_decays<Real> g, const R
 }
 
 template <int Packets, class Packet, class Real>
-BILA_ALWAYS_INLINE void gather_columns(Real* s, Real* e, row_decays<Real> g, const Real* h, const tile<const Real>& k,
+BILA_ALWAYS_INLINE void gather_columns(Real* s, Real* e, const row_decays<Real>& g, const Real* h, const tile<const Real>& k,
                                        const Real* w, index_t c) {
   constexpr index_t step = width<Packet>;
   Packet sum[Packets];
