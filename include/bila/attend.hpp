@@ -34,8 +34,11 @@ consteval bool compiles() {
   } else if constexpr (!form::any<Form>) {
     static_assert(form::any<Form>,
                   "bila: this type is no form: give form::full, form::recurrent, form::chunkwise or form::automatic");
-  } else if constexpr (!pairwise<Mask> && !gapped<Mask>) {
-    static_assert(gapped<Mask>, "bila: this type is no mask, it offers neither weight() nor gaps (see bila/mask/concepts.hpp)");
+  } else if constexpr (!any_mask<Mask>) {
+    static_assert(any_mask<Mask>, "bila: this type is no mask, it offers neither weight() nor gaps (see bila/mask/concepts.hpp)");
+  } else if constexpr (!form::has_engine<Form, form::memory_of<Mask>> && form::memory_of<Mask> != form::memory::pairs) {
+    static_assert(form::has_engine<Form, form::memory_of<Mask>>,
+                  "bila: this form does not compute this mask or rule: the README's table of models says which forms do");
   } else if constexpr (!form::has_engine<Form, form::memory_of<Mask>>) {
     static_assert(form::has_engine<Form, form::memory_of<Mask>>,
                   "bila: this mask offers weights of pairs but no gaps, so only form::full and form::automatic accept it");

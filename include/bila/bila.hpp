@@ -21,11 +21,14 @@
 #include <bila/mask/concepts.hpp>
 #include <bila/mask/fixed_decay.hpp>
 #include <bila/mask/gates.hpp>
+#include <bila/mask/log_linear.hpp>
 #include <bila/mask/selective_decay.hpp>
 #include <bila/mask/two_sided.hpp>
+#include <bila/mask/weighed_keys.hpp>
 #include <bila/norm/max_one.hpp>
 #include <bila/norm/none.hpp>
 #include <bila/norm/row_sum.hpp>
+#include <bila/rule/delta.hpp>
 #include <bila/version.hpp>
 #include <bila/view/eigen.hpp>
 #include <bila/view/storage.hpp>

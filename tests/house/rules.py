@@ -19,6 +19,7 @@ MAY_INCLUDE = {
     "view": BASE,
     "mask": BASE | {"view"},
     "norm": BASE | {"view"},
+    "rule": BASE | {"view", "mask"},
     "feature": BASE | {"view"},
     "kernel": BASE | {"view"},
     "call": BASE | POLICIES,

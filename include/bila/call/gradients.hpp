@@ -38,12 +38,50 @@ struct gradients {
   double* diagonal = nullptr;
   state<real_of<T>> initial_forward = {};  // log_decay, if given: for the gap between state and sequence
   state<real_of<T>> initial_backward = {};
-  tensor_view<real_of<T>> weights = {};  // [B, H, L, L] by query l and key d, for a pairwise mask: dense, so
-                                         // a mask of fewer parameters sums it; 0 where l does not see d
+  tensor_view<real_of<T>> weights = {};     // [B, H, L, L] by query l and key d, for a pairwise mask: dense, so
+                                            // a mask of fewer parameters sums it; 0 where l does not see d
+  tensor_view<real_of<T>> log_weight = {};  // of mask::weighed_keys: shape of its log_weights
+  tensor_view<real_of<T>> beta = {};        // of rule::delta with one beta for both directions
+  tensor_view<real_of<T>> beta_forward = {}, beta_backward = {};      // of rule::delta with two betas
+  tensor_view<real_of<T>> levels_forward = {}, levels_backward = {};  // of mask::log_linear: [B, H, L, levels]
 };
 
 namespace detail {
 inline namespace BILA_UNIT {
+
+/// The parameter that a mask or rule has besides its gaps.
+enum class own_parameter { none, log_weight, beta, betas, levels };
+
+/// A gradient with respect to such a parameter: of one for both directions, or of direction `way` alone.
+template <class Real>
+struct own_gradient {
+  const char* name;
+  own_parameter of;
+  direction way;
+  const tensor_view<Real>& to;
+};
+
+template <class T>
+std::array<own_gradient<real_of<T>>, 6> own_gradients(const gradients<T>& to) {
+  constexpr direction forward = direction::forward, backward = direction::backward;
+  return {{{"gradients.log_weight", own_parameter::log_weight, forward, to.log_weight},
+           {"gradients.beta", own_parameter::beta, forward, to.beta},
+           {"gradients.beta_forward", own_parameter::betas, forward, to.beta_forward},
+           {"gradients.beta_backward", own_parameter::betas, backward, to.beta_backward},
+           {"gradients.levels_forward", own_parameter::levels, forward, to.levels_forward},
+           {"gradients.levels_backward", own_parameter::levels, backward, to.levels_backward}}};
+}
+
+/// Checks that the given gradients of such parameters exist, and their shapes.
+template <class T>
+BILA_NOINLINE error_message check_own_gradients(const gradients<T>& to, own_parameter own, const per_axis& shape) {
+  for (const auto& gradient : own_gradients(to)) {
+    if (gradient.to.data == nullptr) continue;
+    if (gradient.of != own) return message(gradient.name, " is given, but this mask has no parameter of that name");
+    if (error_message wrong = check_extents(gradient.name, gradient.to, shape); !wrong.empty()) return wrong;
+  }
+  return {};
+}
 
 template <class Mask, class T>
 inline constexpr bool has_log_decay = false;
@@ -66,7 +104,7 @@ bool wants_gaps(const gradients<T>& to) {
 
 /// The names and memory of all tensors that a gradient call writes.
 template <class T>
-std::array<named_tensor, 13> written_to(const gradients<T>& to) {
+std::array<named_tensor, 19> written_to(const gradients<T>& to) {
   return {{{"gradients.q", footprint(to.q)},
            {"gradients.k", footprint(to.k)},
            {"gradients.v", footprint(to.v)},
@@ -79,7 +117,13 @@ std::array<named_tensor, 13> written_to(const gradients<T>& to) {
            {"gradients.initial_backward.S", footprint(to.initial_backward.S, to.initial_backward.bytes())},
            {"gradients.initial_backward.z", footprint(to.initial_backward.z, to.initial_backward.bytes())},
            {"gradients.initial_backward.log_decay", footprint(to.initial_backward.log_decay)},
-           {"gradients.weights", footprint(to.weights)}}};
+           {"gradients.weights", footprint(to.weights)},
+           {"gradients.log_weight", footprint(to.log_weight)},
+           {"gradients.beta", footprint(to.beta)},
+           {"gradients.beta_forward", footprint(to.beta_forward)},
+           {"gradients.beta_backward", footprint(to.beta_backward)},
+           {"gradients.levels_forward", footprint(to.levels_forward)},
+           {"gradients.levels_backward", footprint(to.levels_backward)}}};
 }
 
 /// Checks all tensors of a gradient call except the mask's: shapes, views, overlap. Reads no values.
@@ -165,6 +209,7 @@ BILA_NOINLINE error_message check_gradient_mask(const Mask& mask, const inputs<T
   } else {
     if (wrong.empty()) wrong = check_wanted(to, gapped<Mask>, nullptr);
   }
+  if (wrong.empty()) wrong = check_own_gradients(to, own_parameter::none, {});
   return wrong.empty() ? check_gates_apart(written_to(to), mask) : wrong;
 }
 

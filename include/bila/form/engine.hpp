@@ -6,17 +6,45 @@
 #include <bila/config.hpp>
 #include <bila/mask/concepts.hpp>
 
+#include <type_traits>
+#include <utility>
+
 namespace bila {
 inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// How a mask keeps the past. pairs: not at all, every pair of tokens has its own weight. gaps: in a state that decays at each gap.
-enum class memory { pairs, gaps };
+/// How a mask keeps the past: see the concepts in mask/concepts.hpp.
+enum class memory {
+  pairs,               // not at all, every pair of tokens has its own weight
+  gaps,                // in a state that decays at each gap
+  weighed_gaps,        // the same, and keys have weights
+  channels,            // in a state whose rows decay at each gap, each row in its own way
+  exclusive_channels,  // the same, and a query does not read through the gap next to it
+  levels,              // in a state for each level of a binary tree over the tokens
+  delta,               // in a state that decays at each gap, and in which a token replaces what its key holds
+  channel_delta        // the same, in a state whose rows decay each in its own way
+};
 
-/// The kind of memory of a mask: gaps if the mask is gapped, else pairs.
-template <class Mask>
-requires(pairwise<Mask> || gapped<Mask>) inline constexpr memory memory_of = gapped<Mask> ? memory::gaps : memory::pairs;
+/// The kind of memory of a mask or rule.
+template <any_mask Mask>
+consteval memory find_memory() {
+  if constexpr (ruled<Mask>)
+    return gapped<std::remove_cvref_t<decltype(std::declval<const Mask&>().mask)>> ? memory::delta : memory::channel_delta;
+  else if constexpr (leveled<Mask>)
+    return memory::levels;
+  else if constexpr (reads_exclusively<Mask>)
+    return memory::exclusive_channels;
+  else if constexpr (weighs_keys<Mask>)
+    return memory::weighed_gaps;
+  else if constexpr (channelled<Mask>)
+    return memory::channels;
+  else
+    return gapped<Mask> ? memory::gaps : memory::pairs;
+}
+
+template <any_mask Mask>
+inline constexpr memory memory_of = find_memory<Mask>();
 
 /// The engine that computes `Form` for a kind of memory. A specialisation has
 ///

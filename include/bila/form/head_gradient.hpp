@@ -30,6 +30,8 @@ struct head_gradient {
   head_state<Real> initial_forward, initial_backward;    // output: gradients with respect to the initial states
   gradient_rows<T> q, k, v;                              // (L, Dk) (L, Dk) (L, Dv)
   rows<Real> weights;                                    // (L, L) with respect to M, zeroed by the caller; null: not wanted
+  rows<Real> own_forward, own_backward;                  // of the parameter that the mask has besides gaps, (L, 1) or (L, levels):
+                                                         // the form adds to it; own_forward is also for both; null: not wanted
   double *forward = nullptr, *backward = nullptr;        // (L + 1) gradients of the log decays of gaps t, 0 <= t <= L;
                                                          // zeroed by the caller; null: not wanted
   double scale = 0, diagonal = 0;                        // this head's part of the gradients with respect to scale and diagonal

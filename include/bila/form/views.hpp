@@ -13,9 +13,13 @@
 #include <bila/view/number.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <tuple>
+#include <type_traits>
 
 namespace bila {
 inline namespace v0_1 {
@@ -26,20 +30,34 @@ inline namespace BILA_UNIT {
 template <class Real>
 struct mask_view {
   const void* mask = nullptr;
-  bool gapped = false;         // false: the mask is pairwise, and `gaps` has no meaning
-  bila::gap gaps = gap::none;  // the granularity of the decay
+  const void* outer = nullptr;  // the mask or rule of the call; `mask` is the part of it that has the gaps
+  bool gapped = false;          // false: the mask is pairwise, and `gaps` has no meaning
+  bila::gap gaps = gap::none;   // the granularity of the decay
   bool orders_tokens = true;
-  index_t heads = 0;  // heads of the mask's parameters; 0: as many as y has
+  index_t heads = 0;                                        // heads of the gaps' parameters; 0: as many as y has
+  detail::own_parameter own = detail::own_parameter::none;  // what the mask or rule has besides gaps
+  index_t own_heads = 0;                                    // heads of this parameter; 0: as many as y has
+  index_t levels = 1;                                       // numbers per token of this parameter
 
   /// Writes the log decays of gaps [first, first + count) of a batch row, crossed in direction `way`. Null if the mask is pairwise.
   void (*ask_log_decays)(const void* mask, index_t b, index_t h, direction way, index_t first, index_t count, double* to) = nullptr;
   /// Writes the weights of queries [first, first + count) for key j. Null if the mask is gapped.
   void (*ask_weights)(const void* mask, index_t b, index_t h, index_t first, index_t count, index_t j, double* to) = nullptr;
 
+  /// Writes the log weights of keys [first, first + count).
+  void (*ask_log_weights)(const void* outer, index_t b, index_t h, index_t first, index_t count, double* to) = nullptr;
+  /// Writes how much of what the state holds for its key each of the tokens [first, first + count) replaces, in direction `way`.
+  void (*ask_strengths)(const void* outer, direction way, index_t b, index_t h, index_t first, index_t count, Real* to) = nullptr;
+  /// Writes the weights of levels [0, levels) of queries [first, first + count), `stride` numbers for each query.
+  void (*ask_levels)(const void* outer, direction way, index_t b, index_t h, index_t first, index_t count, index_t levels, Real* to,
+                     index_t stride) = nullptr;
+
   /// Returns what is wrong with the mask's parameters, for a y of B batch rows, H heads and L tokens.
-  error_message (*ask_wrong)(const void* mask, index_t B, index_t H, index_t L) = nullptr;
+  error_message (*ask_wrong)(const void* outer, index_t B, index_t H, index_t L) = nullptr;
+  /// Returns what is wrong with the values of the parameter `own` inside segments. Null if there is none.
+  error_message (*ask_wrong_values)(const void* outer, index_t b, index_t h, const segment& piece) = nullptr;
   /// Returns an error if one of these outputs overlaps the mask's parameters in memory.
-  error_message (*ask_overlap)(const void* mask, detail::named_tensors outputs) = nullptr;
+  error_message (*ask_overlap)(const void* outer, detail::named_tensors outputs) = nullptr;
   /// Names the parameter that holds the log decay of gap t, for an error message.
   std::string (*ask_place)(const void* mask, direction way, index_t b, index_t h, index_t t) = nullptr;
 
@@ -50,34 +68,102 @@ struct mask_view {
   void (*ask_pull_back_head)(const void* mask, index_t h, double forward, double backward, const tensor_view<Real>& to) = nullptr;
 };
 
-template <class Real, class Mask>
+template <class Real, class Mask, class Gaps>
 void add_checks(mask_view<Real>& view) {
   view.ask_wrong = [](const void* any, index_t B, index_t H, index_t L) {
-    return detail::check_parameters(*static_cast<const Mask*>(any), B, H, L);
+    const Mask& asked = *static_cast<const Mask*>(any);
+    error_message wrong = detail::check_parameters(asked, B, H, L);
+    if constexpr (!std::is_same_v<Mask, Gaps>)
+      if (wrong.empty()) wrong = detail::check_parameters(detail::gaps_of(asked), B, H, L);
+    return wrong;
   };
   view.ask_overlap = [](const void* any, detail::named_tensors outputs) {
-    return detail::check_gates_apart(outputs, *static_cast<const Mask*>(any));
+    const Mask& asked = *static_cast<const Mask*>(any);
+    error_message wrong = detail::check_gates_apart(outputs, asked);
+    if constexpr (!std::is_same_v<Mask, Gaps>)
+      if (wrong.empty()) wrong = detail::check_gates_apart(outputs, detail::gaps_of(asked));
+    return wrong;
   };
   view.ask_place = [](const void* any, direction way, index_t b, index_t h, index_t t) {
-    if constexpr (names_parameters<Mask>)
-      return std::string(static_cast<const Mask*>(any)->parameter_of(way, b, h, t));
+    if constexpr (names_parameters<Gaps>)
+      return std::string(static_cast<const Gaps*>(any)->parameter_of(way, b, h, t));
     else
       return message("mask.log_", way == direction::forward ? "forward" : "backward", "(b = ", b, ", h = ", h, ", t = ", t, ")");
   };
 }
 
+/// Adds the pointers to the parameter that a mask or rule has besides its gaps.
+template <class Real, class Mask>
+void add_own_parameter(mask_view<Real>& view, const Mask& mask) {
+  if constexpr (has_own_heads<Mask>) view.own_heads = mask.own_heads();
+  if constexpr (weighs_keys<Mask>) {
+    view.own = detail::own_parameter::log_weight;
+    view.ask_log_weights = [](const void* any, index_t b, index_t h, index_t first, index_t count, double* to) {
+      for (index_t t = 0; t < count; ++t) to[t] = static_cast<const Mask*>(any)->log_weight(b, h, first + t);
+    };
+    view.ask_wrong_values = [](const void* any, index_t b, index_t h, const segment& piece) -> error_message {
+      for (index_t t = piece.first; t < piece.first + piece.count; ++t)
+        if (const double w = static_cast<const Mask*>(any)->log_weight(b, h, t); !(w <= std::numeric_limits<double>::max()))
+          return message("log_weight(b = ", b, ", h = ", h, ", t = ", t, ") = ", w, ", it must be a number or -inf");
+      return {};
+    };
+  } else if constexpr (ruled<Mask>) {
+    view.own = detail::own_parameter::betas;
+    if constexpr (requires { mask.one_strength(); })
+      if (mask.one_strength()) view.own = detail::own_parameter::beta;
+    view.ask_strengths = [](const void* any, direction way, index_t b, index_t h, index_t first, index_t count, Real* to) {
+      for (index_t t = 0; t < count; ++t) to[t] = static_cast<Real>(static_cast<const Mask*>(any)->strength(way, b, h, first + t));
+    };
+    view.ask_wrong_values = [](const void* any, index_t b, index_t h, const segment& piece) -> error_message {
+      for (index_t t = piece.first; t < piece.first + piece.count; ++t)
+        for (const direction way : {direction::forward, direction::backward})
+          if (const double beta = static_cast<const Mask*>(any)->strength(way, b, h, t); !(beta >= 0 && beta <= 2))
+            return message("strength(", way == direction::forward ? "forward" : "backward", ", b = ", b, ", h = ", h, ", t = ", t,
+                           ") = ", beta, ", beta must be in [0, 2]");
+      return {};
+    };
+  } else if constexpr (leveled<Mask>) {
+    view.own = detail::own_parameter::levels;
+    view.levels = mask.levels();
+    view.ask_levels = [](const void* any, direction way, index_t b, index_t h, index_t first, index_t count, index_t levels,
+                         Real* to, index_t stride) {
+      for (index_t t = 0; t < count; ++t)
+        for (index_t l = 0; l < levels; ++l)
+          to[t * stride + l] = static_cast<Real>(static_cast<const Mask*>(any)->level(way, b, h, first + t, l));
+    };
+    view.ask_wrong_values = [](const void* any, index_t b, index_t h, const segment& piece) -> error_message {
+      const Mask& asked = *static_cast<const Mask*>(any);
+      const auto used =
+          static_cast<index_t>(std::bit_width(static_cast<std::uint64_t>((std::max<index_t>)(piece.count, 1) - 1))) + 1;
+      if (piece.count > 0 && asked.levels() < used)
+        return message("the mask has ", asked.levels(), " levels, but ", piece.count, " tokens have ", used);
+      for (index_t t = piece.first; t < piece.first + piece.count; ++t)
+        for (const direction way : {direction::forward, direction::backward})
+          for (index_t l = 0; l < used; ++l)
+            if (const double w = asked.level(way, b, h, t, l); !detail::is_finite(w))
+              return message("level(", way == direction::forward ? "forward" : "backward", ", b = ", b, ", h = ", h, ", t = ", t,
+                             ", l = ", l, ") = ", w, ", it must be finite");
+      return {};
+    };
+  }
+}
+
 template <class Real, class Mask>
 mask_view<Real> view_of_mask(const Mask& mask) {
+  using Gaps = std::remove_cvref_t<decltype(detail::gaps_of(mask))>;
+  const Gaps& gaps = detail::gaps_of(mask);
   mask_view<Real> view;
-  view.mask = &mask;
+  view.mask = &gaps;
+  view.outer = &mask;
   view.orders_tokens = bila::orders_tokens<Mask>;
-  if constexpr (has_heads<Mask>) view.heads = mask.heads();
-  add_checks<Real, Mask>(view);
-  if constexpr (gapped<Mask>) {
+  if constexpr (has_heads<Gaps>) view.heads = gaps.heads();
+  add_checks<Real, Mask, Gaps>(view);
+  add_own_parameter<Real>(view, mask);
+  if constexpr (gapped<Gaps>) {
     view.gapped = true;
-    view.gaps = Mask::gaps;
+    view.gaps = Gaps::gaps;
     view.ask_log_decays = [](const void* any, index_t b, index_t h, direction way, index_t first, index_t count, double* to) {
-      const Mask& asked = *static_cast<const Mask*>(any);
+      const Gaps& asked = *static_cast<const Gaps*>(any);
       for (index_t t = 0; t < count; ++t)
         to[t] = way == direction::forward ? asked.log_forward(b, h, first + t) : asked.log_backward(b, h, first + t);
     };
@@ -93,17 +179,18 @@ mask_view<Real> view_of_mask(const Mask& mask) {
 /// Adds to view_of_mask() the pointers that turn the gradients of gaps into a parameter's gradient. Only a gradient needs them.
 template <class Real, class Mask>
 mask_view<Real> view_with_pull_back(const Mask& mask) {
+  using Gaps = std::remove_cvref_t<decltype(detail::gaps_of(mask))>;
   mask_view<Real> view = view_of_mask<Real>(mask);
-  if constexpr (detail::has_log_decay<Mask, Real>) {
-    view.ask_parameter_shape = [](const void* any) { return std::get<0>(static_cast<const Mask*>(any)->parameters()).extents; };
-    if constexpr (Mask::gaps == gap::per_token)
+  if constexpr (detail::has_log_decay<Gaps, Real>) {
+    view.ask_parameter_shape = [](const void* any) { return std::get<0>(static_cast<const Gaps*>(any)->parameters()).extents; };
+    if constexpr (Gaps::gaps == gap::per_token)
       view.ask_pull_back_tokens = [](const void* any, index_t b, index_t h, const segment& piece, const double* forward,
                                      const double* backward, const tensor_view<Real>& to) {
-        static_cast<const Mask*>(any)->pull_back(b, h, piece.first, piece.count, forward, backward, to);
+        static_cast<const Gaps*>(any)->pull_back(b, h, piece.first, piece.count, forward, backward, to);
       };
     else
       view.ask_pull_back_head = [](const void* any, index_t h, double forward, double backward, const tensor_view<Real>& to) {
-        static_cast<const Mask*>(any)->pull_back(h, forward, backward, to);
+        static_cast<const Gaps*>(any)->pull_back(h, forward, backward, to);
       };
   }
   return view;
@@ -112,7 +199,8 @@ mask_view<Real> view_with_pull_back(const Mask& mask) {
 /// A mask restricted to one segment of one head. Tokens and gaps count from the segment's first token.
 template <class Real>
 struct head_mask : mask_view<Real> {
-  index_t b, h, first;  // batch row, head of the mask's parameters, first token of the segment
+  index_t b, h, first;   // batch row, head of the gaps' parameters, first token of the segment
+  index_t own_head = 0;  // head of the parameter besides the gaps
 
   /// Writes the log decays of gaps [t, t + count). The checks accept log decays up to 1e-6; positive ones become 0 here.
   void log_decays(direction way, index_t t, index_t count, double* to) const {
@@ -128,6 +216,18 @@ struct head_mask : mask_view<Real> {
 
   void weights(index_t i, index_t count, index_t j, double* to) const {
     this->ask_weights(this->mask, b, h, first + i, count, first + j, to);
+  }
+
+  void log_weights(index_t t, index_t count, double* to) const {
+    this->ask_log_weights(this->outer, b, own_head, first + t, count, to);
+  }
+
+  void strengths(direction way, index_t t, index_t count, Real* to) const {
+    this->ask_strengths(this->outer, way, b, own_head, first + t, count, to);
+  }
+
+  void level_weights(direction way, index_t t, index_t count, index_t levels, Real* to, index_t stride) const {
+    this->ask_levels(this->outer, way, b, own_head, first + t, count, levels, to, stride);
   }
 };
 

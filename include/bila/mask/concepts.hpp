@@ -36,6 +36,53 @@ concept gapped = requires(const Mask& mask, index_t n) {
   { mask.log_backward(n, n, n) } -> std::convertible_to<double>;
 };
 
+/// A mask whose keys have a weight besides the gaps of `mask.mask`: M_ij = e^{w_j} (product over the gaps between i and j). w_j,
+/// the log weight of key j, is any number or -inf, which removes the key.
+template <class Mask>
+concept weighs_keys = requires(const Mask& mask, index_t n) {
+  requires gapped<std::remove_cvref_t<decltype(mask.mask)>>;
+  { mask.log_weight(n, n, n) } -> std::convertible_to<double>;
+};
+
+/// A mask whose gaps have a log decay for each channel d of q and k:
+///
+///     q_i M_ij k_j = sum_d q_id k_jd exp(f_{j+1,d} + ... + f_{i,d}) below the diagonal,   with b above it
+template <class Mask>
+concept channelled = requires(const Mask& mask, index_t n) {
+  { mask.log_forward(n, n, n, n) } -> std::convertible_to<double>;
+  { mask.log_backward(n, n, n, n) } -> std::convertible_to<double>;
+};
+
+/// A mask by which a query does not read through the gap next to it: the decay between j and i is the product over the gaps between
+/// them except the one at i. The query's own token has weight bonus(h, d) in channel d.
+template <class Mask>
+concept reads_exclusively = requires(const Mask& mask, index_t n) {
+  requires channelled<std::remove_cvref_t<decltype(mask.mask)>>;
+  { mask.bonus(n, n) } -> std::convertible_to<double>;
+};
+
+/// A mask whose pairs have a weight that depends on the query and on the level of the pair: M_ij = level(way, b, h, i, l(i, j))
+/// times the gaps of `mask.mask`, l(i, j) = bit_width(i xor j), with tokens counted from the start of their segment.
+template <class Mask>
+concept leveled = requires(const Mask& mask, index_t n) {
+  requires gapped<std::remove_cvref_t<decltype(mask.mask)>>;
+  { mask.levels() } -> std::convertible_to<index_t>;
+  { mask.level(direction::forward, n, n, n, n) } -> std::convertible_to<double>;
+};
+
+/// A rule that says how a token is written to the state; `mask` says how the state decays. strength(way, b, h, t) is how much of
+/// what the state holds for its key token t replaces, beta_t of the delta rule.
+template <class Rule>
+concept ruled = requires(const Rule& rule, index_t n) {
+  requires gapped<std::remove_cvref_t<decltype(rule.mask)>> || channelled<std::remove_cvref_t<decltype(rule.mask)>>;
+  { rule.strength(direction::forward, n, n, n) } -> std::convertible_to<double>;
+};
+
+/// Whether a type can take the mask's place in a call.
+template <class Mask>
+concept any_mask = pairwise<Mask> || gapped<Mask> || weighs_keys<Mask> || channelled<Mask> || reads_exclusively<Mask> ||
+    leveled<Mask> || ruled<Mask>;
+
 /// Whether a mask depends on the order of tokens. Cross attention needs a mask for which this is false.
 template <class Mask>
 inline constexpr bool orders_tokens = true;
@@ -53,6 +100,12 @@ concept checks_itself = requires(const Mask& mask, index_t n) {
 template <class Mask>
 concept has_heads = requires(const Mask& mask) {
   { mask.heads() } -> std::convertible_to<index_t>;
+};
+
+/// The same for the parameters that a mask or rule has besides its gaps. Their heads need not be as many as those of the gaps.
+template <class Mask>
+concept has_own_heads = requires(const Mask& mask) {
+  { mask.own_heads() } -> std::convertible_to<index_t>;
 };
 
 /// A mask whose parameters are tensors, which outputs must not overlap.
@@ -99,14 +152,23 @@ index_t heads_of(const Mask& mask, index_t H) {
     return H;
 }
 
+/// The part of a mask or rule that has the gaps: its member `mask`, or the mask itself.
+template <class Mask>
+const auto& gaps_of(const Mask& mask) {
+  if constexpr (weighs_keys<Mask> || leveled<Mask> || ruled<Mask> || reads_exclusively<Mask>)
+    return mask.mask;
+  else
+    return mask;
+}
+
 /// Whether `heads` divides H, so that contiguous groups of y's heads share a head of the mask.
 inline bool makes_groups(index_t heads, index_t H) { return heads == H || (heads > 0 && heads < H && H % heads == 0); }
 
 template <class T>
-error_message check_gates(const char* name, const tensor_view<const T>& x, index_t B, index_t H, index_t L) {
-  if (x.extents != per_axis{B, x.heads(), L, 1} || !makes_groups(x.heads(), H))
-    return message(name, " has shape ", shape_in_words(x), ", it must be [", B, ", ", H, ", ", L,
-                   ", 1], or have heads that divide ", H);
+error_message check_gates(const char* name, const tensor_view<const T>& x, index_t B, index_t H, index_t L, index_t width = 1) {
+  if (x.extents != per_axis{B, x.heads(), L, width} || !makes_groups(x.heads(), H))
+    return message(name, " has shape ", shape_in_words(x), ", it must be [", B, ", ", H, ", ", L, ", ", width,
+                   "], or have heads that divide ", H);
   return check_view(name, x);
 }
 

@@ -126,10 +126,16 @@ index_t gates_of(const form::mask_view<Real>& mask, const geometry& size) {
   return mask.heads == 0 ? size.H : mask.heads;
 }
 
+/// The number of heads of the parameter that a mask or rule has besides its gaps.
+template <class Real>
+index_t own_heads_of(const form::mask_view<Real>& mask, const geometry& size) {
+  return mask.own_heads == 0 ? size.H : mask.own_heads;
+}
+
 /// Checks the log decays of all gaps inside segments, in both directions.
 template <class Real, class T>
 BILA_NOINLINE error_message check_gaps(const form::mask_view<Real>& mask, const inputs<T>& in, const geometry& size) {
-  if (!mask.gapped || mask.gaps == gap::none) return {};
+  if (mask.ask_log_decays == nullptr || mask.gaps == gap::none) return {};
   constexpr index_t at_once = 64;
   double logs[2][at_once];
   const segments pieces = segments_of(in, size);
@@ -149,6 +155,26 @@ BILA_NOINLINE error_message check_gaps(const form::mask_view<Real>& mask, const 
         }
       }
   return {};
+}
+
+/// Checks the values of the parameter that a mask or rule has besides its gaps.
+template <class Real, class T>
+BILA_NOINLINE error_message check_own_parameter(const form::mask_view<Real>& mask, const inputs<T>& in, const geometry& size) {
+  if (mask.own_heads != 0 && !makes_groups(mask.own_heads, size.H))
+    return message("a parameter of the mask has ", mask.own_heads, " heads, which do not divide the ", size.H, " heads of y");
+  const segments pieces = segments_of(in, size);
+  for (index_t b = 0; b < size.B; ++b)
+    for (index_t h = 0; h < own_heads_of(mask, size); ++h)
+      for (index_t n = 0; n < pieces.count(); ++n)
+        if (error_message wrong = mask.ask_wrong_values(mask.outer, b, h, pieces(b, n)); !wrong.empty()) return wrong;
+  return {};
+}
+
+/// Checks the values of a mask's parameters.
+template <class Real, class T>
+error_message check_values(const form::mask_view<Real>& mask, const inputs<T>& in, const geometry& size) {
+  error_message wrong = check_gaps(mask, in, size);
+  return wrong.empty() && mask.ask_wrong_values != nullptr ? check_own_parameter(mask, in, size) : wrong;
 }
 
 template <class T>
@@ -189,9 +215,9 @@ BILA_NOINLINE error_message check_call(const cpu& backend, const error_message& 
   if (!wrong.empty()) return wrong;
   const geometry size = geometry_of(in, out);
   wrong = check_cross(with.mask.orders_tokens, with.mask.gapped, in, size);
-  if (wrong.empty()) wrong = with.mask.ask_wrong(with.mask.mask, size.B, size.H, size.L);
-  if (wrong.empty()) wrong = with.mask.ask_overlap(with.mask.mask, written_to(out));  // before gates are read
-  return wrong.empty() ? check_gaps(with.mask, in, size) : wrong;
+  if (wrong.empty()) wrong = with.mask.ask_wrong(with.mask.outer, size.B, size.H, size.L);
+  if (wrong.empty()) wrong = with.mask.ask_overlap(with.mask.outer, written_to(out));  // before gates are read
+  return wrong.empty() ? check_values(with.mask, in, size) : wrong;
 }
 
 template <class Form, class T>
@@ -303,7 +329,7 @@ BILA_NOINLINE form::head<T> head_of(kernel::arena& memory, index_t b, index_t h,
   form::head<T> head;
   head.k = rows_of(in.k, size, b, h, keys);
   head.v = rows_of(in.v, size, b, h, keys);
-  head.mask = {mask, b, h / (size.H / gates_of(mask, size)), queries.first};
+  head.mask = {mask, b, h / (size.H / gates_of(mask, size)), queries.first, h / (size.H / own_heads_of(mask, size))};
   head.scale = in.scale;
   head.diagonal = in.diagonal;
   head.direction = in.direction;

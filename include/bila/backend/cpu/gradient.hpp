@@ -21,8 +21,9 @@ struct scalar_gradients {
 };
 static_assert(sizeof(scalar_gradients) == 4 * sizeof(double));
 
-/// The number of groups of heads per batch row. Heads that share a head of q, k, v or the gates belong to one task, which fixes the
-/// order of the sums. gate_heads: heads of the gradient with respect to the gates of tokens; 0 if this gradient is not wanted.
+/// The number of groups of heads per batch row. Heads that share a head of q, k, v or the mask's parameters belong to one task,
+/// which fixes the order of the sums. gate_heads: greatest common divisor of the heads of the wanted gradients with respect to the
+/// mask's parameters of tokens; 0 if there are none.
 template <class T>
 index_t head_groups(const inputs<T>& in, index_t gate_heads) {
   return std::gcd(std::gcd(std::gcd(in.q.heads(), in.k.heads()), in.v.heads()), gate_heads);
@@ -52,14 +53,16 @@ BILA_NOINLINE error_message check_gradient_call(const cpu& backend, const Form& 
   if (!wrong.empty()) return wrong;
   const geometry size = geometry_of(in, kept.y);
   wrong = check_cross(with.mask.orders_tokens, with.mask.gapped, in, size);
-  if (wrong.empty()) wrong = with.mask.ask_wrong(with.mask.mask, size.B, size.H, size.L);
+  if (wrong.empty()) wrong = with.mask.ask_wrong(with.mask.outer, size.B, size.H, size.L);
   if (wrong.empty()) {
     const bool pulls_back = with.mask.ask_parameter_shape != nullptr;
     const per_axis log_decay = pulls_back ? with.mask.ask_parameter_shape(with.mask.mask) : per_axis{};
     wrong = check_wanted(to, with.mask.gapped, pulls_back ? &log_decay : nullptr);
   }
-  if (wrong.empty()) wrong = with.mask.ask_overlap(with.mask.mask, written_to(to));
-  return wrong.empty() ? check_gaps(with.mask, in, size) : wrong;
+  if (wrong.empty())
+    wrong = check_own_gradients(to, with.mask.own, {size.B, own_heads_of(with.mask, size), size.L, with.mask.levels});
+  if (wrong.empty()) wrong = with.mask.ask_overlap(with.mask.outer, written_to(to));
+  return wrong.empty() ? check_values(with.mask, in, size) : wrong;
 }
 
 template <class Kernel, class Form, class T>
@@ -128,7 +131,7 @@ struct gradient_call {
   const output_gradients<T>& dy;
   const gradients<T>& to;
   geometry size;
-  index_t gate_heads;
+  index_t gate_heads, shared_heads;  // heads of the gates' gradient; shared by all wanted gradients of the mask's parameters; or 0
 };
 
 /// Computes one segment of one group of heads, in order. The heads of a group share heads of q, k, v or the gates.
@@ -139,7 +142,7 @@ class gradient_task {
 
   gradient_task(index_t task, kernel::arena memory, const schedule& s, const gradient_call<Kernel, Form, T>& call)
       : c_(call), segments_(s.segments), n_(task % s.segments) {
-    const index_t groups = head_groups(c_.in, c_.gate_heads), group = task / s.segments % groups;
+    const index_t groups = head_groups(c_.in, c_.shared_heads), group = task / s.segments % groups;
     b_ = task / s.segments / groups;
     first_ = group * (c_.size.H / groups);
     last_ = first_ + c_.size.H / groups;
@@ -191,6 +194,7 @@ class gradient_task {
       g.weights = head_rows(c_.to.weights, b_, h, piece_.first, piece_.count).columns(piece_.first, piece_.count);
     g.of_pairs = head.mask.gaps != gap::none || c_.to.log_forward.data != nullptr || c_.to.log_backward.data != nullptr ||
                  c_.to.diagonal != nullptr;
+    for (const auto& own : own_gradients(c_.to)) add_own_gradient(own, g, h);
     if (head.mask.gapped && (head.mask.gaps != gap::none || wants_gaps(c_.to) || head.has_states())) {
       g.forward = forward_;
       g.backward = backward_;
@@ -198,6 +202,17 @@ class gradient_task {
       std::fill_n(backward_, piece_.count + 1, 0.0);
     }
     return g;
+  }
+
+  /// Lets the form add to the gradient of a parameter that the mask has besides gaps. The first head that shares it starts at zero.
+  void add_own_gradient(const own_gradient<Real>& own, form::head_gradient<T>& g, index_t h) const {
+    if (own.to.data == nullptr) return;
+    const index_t sharing = c_.size.H / own.to.heads(), head = h / sharing;
+    if (h % sharing == 0) {
+      clear_tokens(own.to, b_, head, piece_.first, piece_.first + piece_.count);
+      if (!c_.in.lengths.empty()) clear_tokens(own.to, b_, head, piece_.count);
+    }
+    (own.way == direction::forward ? g.own_forward : g.own_backward) = head_rows(own.to, b_, head, piece_.first, piece_.count);
   }
 
   /// Where the gradient of these tokens is summed, for a tensor that several heads share.
@@ -306,8 +321,11 @@ error_message plan_checked(const cpu& backend, const Form& form, bool carries_st
   const geometry size = geometry_of(in, kept.y);
   const index_t gate_heads =
       with.mask.ask_pull_back_tokens != nullptr && to.log_decay.data != nullptr ? gates_of(with.mask, size) : 0;
-  const gradient_call<Kernel, Form, T> call{form, with, in, kept, dy, to, size, gate_heads};
-  return use(call, plan_gradient<Kernel>(backend, form, in, size, gate_heads));
+  index_t shared_heads = gate_heads;
+  for (const auto& own : own_gradients(to))
+    if (own.to.data != nullptr) shared_heads = std::gcd(shared_heads, own.to.heads());
+  const gradient_call<Kernel, Form, T> call{form, with, in, kept, dy, to, size, gate_heads, shared_heads};
+  return use(call, plan_gradient<Kernel>(backend, form, in, size, shared_heads));
 }
 
 /// Checks a call and runs it. Returns what is wrong with the call; empty if nothing is.
