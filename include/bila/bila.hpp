@@ -12,13 +12,16 @@
 #include <bila/error.hpp>
 #include <bila/feature/maps.hpp>
 #include <bila/form/automatic.hpp>
+#include <bila/form/channels.hpp>
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/full.hpp>
 #include <bila/form/recurrent.hpp>
 #include <bila/kernel/packets.hpp>
 #include <bila/kernel/reference.hpp>
 #include <bila/mask/all_ones.hpp>
+#include <bila/mask/channel_decay.hpp>
 #include <bila/mask/concepts.hpp>
+#include <bila/mask/exclusive_read.hpp>
 #include <bila/mask/fixed_decay.hpp>
 #include <bila/mask/gates.hpp>
 #include <bila/mask/log_linear.hpp>

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <bila/config.hpp>
+#include <bila/kernel/channels.hpp>
 #include <bila/kernel/contract.hpp>
 #include <bila/kernel/prefetch.hpp>
 #include <bila/kernel/register_tile.hpp>
@@ -31,12 +32,14 @@ inline namespace BILA_UNIT {
 /// The kernel layer on packets of `Bytes`, the widest that the compiler's flags allow. The width is part of the type, so that
 /// translation units compiled with different flags use different functions and can be linked.
 template <int Bytes>
-struct packets {
+struct packets : channel_packets<Bytes> {
   template <class Real>
   using packet = typename simd::packet_traits<Real>::type;
 
   template <class Real>
   static constexpr index_t lanes = simd::unpacket_traits<packet<Real>>::size;
+
+  using channel_packets<Bytes>::exponentials;
 
   template <class Real, class Weights>
   static BILA_NOINLINE void score(const tile<Real>& A, operand<Real> k, operand<Real> qt, const Weights& M,

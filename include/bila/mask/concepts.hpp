@@ -102,6 +102,12 @@ concept has_heads = requires(const Mask& mask) {
   { mask.heads() } -> std::convertible_to<index_t>;
 };
 
+/// A mask with decays per channel whose parameters say how many channels they have, which must be those of q and k.
+template <class Mask>
+concept has_channels = requires(const Mask& mask) {
+  { mask.channels() } -> std::convertible_to<index_t>;
+};
+
 /// The same for the parameters that a mask or rule has besides its gaps. Their heads need not be as many as those of the gaps.
 template <class Mask>
 concept has_own_heads = requires(const Mask& mask) {
