@@ -32,7 +32,8 @@ template <class T, class Real>
 BILA_NOINLINE void fill_channel_logs(const head<T>& x, direction way, index_t first, index_t n, const kernel::tile<Real>& E) {
   const bool starts = first == 0, ends = first + n == x.k.count;
   x.mask.channels(way, first + starts, {E.row(starts), n + 1 - starts - ends, E.columns, E.stride});
-  for (index_t m = 0; m <= n; ++m) std::fill(E.row(m) + E.columns, E.row(m) + E.stride, Real(0));  // exp of the padding stays finite
+  for (index_t m = 0; m <= n; ++m)
+    std::fill(E.row(m) + E.columns, E.row(m) + E.stride, Real(0));  // exp of the padding stays finite
   if (starts) std::fill_n(E.row(0), E.stride, Real(0));
   if (ends) std::fill_n(E.row(n), E.stride, Real(0));
 }
@@ -85,11 +86,13 @@ class channel_weights {
     Kernel::exponentials(E);
     double largest = 0;
     for (index_t c = 0; c < E.columns; ++c) {
-      kernel::pending_decay state(pending[c]);
-      read_[c] = static_cast<Real>(state.factor());
-      settle_[c] = static_cast<Real>(state.decay(total_[c]));
-      write_[c] = static_cast<Real>(1 / state.factor());
-      pending[c] = state.factor();
+      const double before = pending[c], after = before * total_[c];
+      const kernel::split_number split = kernel::split_decay(after);
+      const bool settles = after < 0.5;
+      pending[c] = settles ? split.factor : after;
+      read_[c] = static_cast<Real>(before);
+      settle_[c] = settles ? static_cast<Real>(split.power) : Real(1);
+      write_[c] = static_cast<Real>(1 / pending[c]);
       largest = (std::max)(largest, total_[c]);
     }
     return largest;
