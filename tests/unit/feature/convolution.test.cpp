@@ -95,7 +95,8 @@ const std::vector<shape> shapes{
     {.B = 2, .H = 2, .L = 5, .D = 3, .heads = 2, .width = 3},
     {.B = 1, .H = 4, .L = 3, .D = 33, .heads = 2, .width = 7},
     {.B = 2, .H = 3, .L = 150, .D = 5, .heads = 1, .width = 63, .shared = true},
-    {.B = 1, .H = 1, .L = 129, .D = 70, .heads = 1, .width = 5},
+    {.B = 1, .H = 1, .L = 129, .D = 133, .heads = 1, .width = 5},
+    {.B = 2, .H = 2, .L = 20, .D = 133, .heads = 2, .width = 7, .shared = true},
     {.B = 3, .H = 2, .L = 0, .D = 2, .heads = 1, .width = 3},
     {.B = 0, .H = 2, .L = 4, .D = 2, .heads = 2, .width = 3},
     {.B = 2, .H = 1, .L = 4, .D = 0, .heads = 1, .width = 3},
@@ -161,12 +162,12 @@ TEMPLATE_TEST_CASE("the convolution is its definition, in every layout and numbe
 TEMPLATE_TEST_CASE("for numbers that are no integers too, the bits do not depend on the layout and the threads", "", float, double,
                    bila::bf16) {
   test::random_source random(4302);
-  auto x = random_sample<TestType>(random, {.B = 2, .H = 4, .L = 140, .D = 37, .heads = 2, .width = 9}, direction::both);
+  auto x = random_sample<TestType>(random, {.B = 2, .H = 4, .L = 140, .D = 150, .heads = 2, .width = 9}, direction::both);
   for (auto* numbers : {&x.weights, &x.bias, &x.x})
     numbers->for_each([&](TestType& value, index_t, index_t, index_t, index_t) {
       value = TestType(static_cast<bila::real_of<TestType>>(random.uniform(-1, 1)));
     });
-  const auto dy = random_sample<TestType>(random, {.B = 2, .H = 4, .L = 140, .D = 37}, direction::both).x;
+  const auto dy = random_sample<TestType>(random, {.B = 2, .H = 4, .L = 140, .D = 150}, direction::both).x;
   const auto y = convolved(x);
   const auto by = gradient(x, dy);
   for (const auto where : test::all_layouts)
