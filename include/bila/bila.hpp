@@ -4,12 +4,14 @@
 
 #include <bila/attend.hpp>
 #include <bila/backend/cpu/backend.hpp>
+#include <bila/backend/cpu/convolution.hpp>
 #include <bila/backend/cpu/features.hpp>
 #include <bila/backend/cpu/threads.hpp>
 #include <bila/call/gradients.hpp>
 #include <bila/call/inputs.hpp>
 #include <bila/call/state.hpp>
 #include <bila/error.hpp>
+#include <bila/feature/convolution.hpp>
 #include <bila/feature/maps.hpp>
 #include <bila/form/automatic.hpp>
 #include <bila/form/channels.hpp>

@@ -27,14 +27,14 @@ BILA_NOINLINE error_message check_cross(bool orders_tokens, bool has_gaps, const
   return message(what, ": direction, diagonal and offsets need them equal");
 }
 
-/// Checks the shapes of a mask's parameters for a y of B batch rows, H heads and L tokens.
+/// Checks the shapes of a mask's parameters, and its reach if it has one, for a y of B batch rows, H heads and L tokens.
 template <class Mask>
 BILA_NOINLINE error_message check_parameters(const Mask& mask, index_t B, index_t H, index_t L) {
   error_message wrong;
   if constexpr (checks_itself<Mask>) wrong = mask.validate(B, H, L);
   if (wrong.empty() && !makes_groups(heads_of(mask, H), H))
     return message("the mask has ", heads_of(mask, H), " heads, which do not divide the ", H, " heads of y");
-  return wrong;
+  return wrong.empty() ? check_band(mask, B, H) : wrong;
 }
 
 /// Calls check_cross and check_parameters.

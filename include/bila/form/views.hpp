@@ -53,6 +53,8 @@ struct mask_view {
   void (*ask_log_decays)(const void* mask, index_t b, index_t h, direction way, index_t first, index_t count, double* to) = nullptr;
   /// Writes the weights of queries [first, first + count) for key j. Null if the mask is gapped.
   void (*ask_weights)(const void* mask, index_t b, index_t h, index_t first, index_t count, index_t j, double* to) = nullptr;
+  /// The farthest two tokens can be apart with a weight other than zero. Null if any distance can have one.
+  index_t (*ask_reach)(const void* mask, index_t b, index_t h) = nullptr;
 
   /// Writes the log decays of gaps [first, first + count), Dk numbers for each gap, `stride` apart; positive ones become 0.
   void (*ask_channels)(const void* mask, index_t b, index_t h, direction way, index_t first, index_t count, index_t Dk, Real* to,
@@ -241,6 +243,8 @@ mask_view<Real> view_of_mask(const Mask& mask) {
       const Mask& asked = *static_cast<const Mask*>(any);
       for (index_t i = 0; i < count; ++i) to[i] = asked.weight(b, h, first + i, j);
     };
+    if constexpr (banded<Mask>)
+      view.ask_reach = [](const void* any, index_t b, index_t h) -> index_t { return static_cast<const Mask*>(any)->reach(b, h); };
   }
   return view;
 }
@@ -304,6 +308,12 @@ struct head_mask : mask_view<Real> {
 
   void level_weights(direction way, index_t t, index_t count, index_t levels, Real* to, index_t stride) const {
     this->ask_levels(this->outer, way, b, own_head, first + t, count, levels, to, stride);
+  }
+
+  /// The distance between tokens beyond which weights are zero; at most 2^48, so that sums with places do not overflow.
+  index_t reach() const {
+    constexpr index_t any = index_t{1} << 48;
+    return this->ask_reach == nullptr ? any : (std::min)(any, this->ask_reach(this->mask, b, h));
   }
 };
 
