@@ -43,6 +43,7 @@ struct gradients {
   tensor_view<real_of<T>> log_weight = {};  // of mask::weighed_keys: shape of its log_weights
   tensor_view<real_of<T>> beta = {};        // of rule::delta with one beta for both directions
   tensor_view<real_of<T>> beta_forward = {}, beta_backward = {};      // of rule::delta with two betas
+  tensor_view<real_of<T>> bonus = {};                                 // of mask::exclusive_read: [1, H, 1, Dk]
   tensor_view<real_of<T>> levels_forward = {}, levels_backward = {};  // of mask::log_linear: [B, H, L, levels]
 };
 
@@ -62,12 +63,13 @@ struct own_gradient {
 };
 
 template <class T>
-std::array<own_gradient<real_of<T>>, 6> own_gradients(const gradients<T>& to) {
+std::array<own_gradient<real_of<T>>, 7> own_gradients(const gradients<T>& to) {
   constexpr direction forward = direction::forward, backward = direction::backward;
   return {{{"gradients.log_weight", own_parameter::log_weight, forward, to.log_weight},
            {"gradients.beta", own_parameter::beta, forward, to.beta},
            {"gradients.beta_forward", own_parameter::betas, forward, to.beta_forward},
            {"gradients.beta_backward", own_parameter::betas, backward, to.beta_backward},
+           {"gradients.bonus", own_parameter::bonus, forward, to.bonus},
            {"gradients.levels_forward", own_parameter::levels, forward, to.levels_forward},
            {"gradients.levels_backward", own_parameter::levels, backward, to.levels_backward}}};
 }
@@ -104,7 +106,7 @@ bool wants_gaps(const gradients<T>& to) {
 
 /// The names and memory of all tensors that a gradient call writes.
 template <class T>
-std::array<named_tensor, 19> written_to(const gradients<T>& to) {
+std::array<named_tensor, 20> written_to(const gradients<T>& to) {
   return {{{"gradients.q", footprint(to.q)},
            {"gradients.k", footprint(to.k)},
            {"gradients.v", footprint(to.v)},
@@ -122,6 +124,7 @@ std::array<named_tensor, 19> written_to(const gradients<T>& to) {
            {"gradients.beta", footprint(to.beta)},
            {"gradients.beta_forward", footprint(to.beta_forward)},
            {"gradients.beta_backward", footprint(to.beta_backward)},
+           {"gradients.bonus", footprint(to.bonus)},
            {"gradients.levels_forward", footprint(to.levels_forward)},
            {"gradients.levels_backward", footprint(to.levels_backward)}}};
 }
@@ -142,7 +145,7 @@ BILA_NOINLINE error_message check_gradient_tensors(const state_rules& rules, con
     return message("row_sum is missing: the norm uses it, and attend writes it to outputs::row_sum");
   if (to.scale != nullptr && !keeps_digits<real_of<T>>(in.scale))
     return message("scale = ", in.scale, ": its gradient needs N, of which y keeps nothing");
-  const per_axis tokens{size.B, size.H, size.L, 1};
+  const per_axis tokens{size.B, size.H, size.L, 1}, gaps{size.B, size.H, size.L, rules.decays};
   const index_t sequences = sequences_of(in, size);
   for (const error_message& words : {
            check_view("dy", dy.y),
@@ -151,8 +154,8 @@ BILA_NOINLINE error_message check_gradient_tensors(const state_rules& rules, con
            check_extents("gradients.k", to.k, in.k.extents),
            check_extents("gradients.v", to.v, in.v.extents),
            check_view("gradients.log_decay", to.log_decay),
-           check_extents("gradients.log_forward", to.log_forward, tokens),
-           check_extents("gradients.log_backward", to.log_backward, tokens),
+           check_extents("gradients.log_forward", to.log_forward, gaps),
+           check_extents("gradients.log_backward", to.log_backward, gaps),
            check_extents("gradients.weights", to.weights, {size.B, size.H, size.L, size.L}),
            check_state_storage("final_forward's gradient", dy.final_forward),
            check_state_storage("final_backward's gradient", dy.final_backward),

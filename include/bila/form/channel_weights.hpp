@@ -6,6 +6,7 @@
 #include <bila/config.hpp>
 #include <bila/form/two_sided_sweep.hpp>
 #include <bila/kernel/contract.hpp>
+#include <bila/kernel/scan.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -98,6 +99,37 @@ class channel_weights {
     return largest;
   }
 
+  /// Writes q o alpha and k o omega for the chunk of the last weigh(), times read and write, a factor for each channel.
+  void multiply(direction way, bool exclusive, kernel::operand<Real> q, kernel::operand<Real> k, const Real* read,
+                const Real* write, const kernel::tile<Real>& qa, const kernel::tile<Real>& kw) {
+    Kernel::weigh_channels(rows_along(way, qa), rows_along(way, kw), rows_along(way, q), rows_along(way, k),
+                           gaps_along(way, decays_.way(way, q.rows)), read, write, exclusive);
+  }
+
+  const Real* read() const { return read_; }      // (Dk) what the stored state must be multiplied by before the chunk
+  const Real* write() const { return write_; }    // (Dk) what a token must be multiplied by for the stored state after it
+  const Real* settle() const { return settle_; }  // (Dk) powers of two for the stored state
+  const double* total() const { return total_; }  // (Dk) decays over the chunk
+  kernel::tile<Real> decays(direction way, index_t n) const { return decays_.way(way, n); }  // (n + 1, Dk)
+
+  /// Computes the decays of the gaps around tokens [at, at + n) alone.
+  template <class T>
+  void fill(const head<T>& x, direction way, index_t at, index_t n) {
+    const kernel::tile<Real> E = decays_.way(way, n);
+    fill_channel_logs(x, way, at, n, E);
+    Kernel::exponentials(E);
+  }
+
+  /// Writes the weights of the channels for a query's own token, times `diagonal`.
+  template <class T>
+  const Real* own(const head<T>& x, double diagonal) {
+    const index_t Dk = x.q.width;
+    std::fill_n(own_, Dk, Real(1));
+    if (x.mask.ask_bonus != nullptr) x.mask.bonus(Dk, own_);
+    for (index_t c = 0; c < Dk; ++c) own_[c] *= static_cast<Real>(diagonal);
+    return own_;
+  }
+
   /// The weights of one sweep over tokens [first, last).
   class sweep {
    public:
@@ -116,12 +148,8 @@ class channel_weights {
       Kernel::weigh_channels(rows_along(way_, w_.qa_.top(n)), rows_along(way_, w_.kw_.top(n)), rows_along(way_, q),
                              rows_along(way_, k), gaps_along(way_, w_.decays_.way(way_, n)), w_.read_, w_.write_, x.mask.exclusive);
       if (!finish_) return;
-      if (both_) {
-        const kernel::tile<Real> E = w_.decays_.way(other(way_), n);
-        fill_channel_logs(x, other(way_), at, n, E);
-        Kernel::exponentials(E);
-      }
-      w_.fill_own(x);
+      if (both_) w_.fill(x, other(way_), at, n);
+      w_.own(x, x.diagonal);
       up_ = x.direction == direction::backward ? kernel::tile<const Real>{} : w_.decays_.forward.top(n);
       down_ = x.direction == direction::forward ? kernel::tile<const Real>{} : w_.decays_.backward.top(n);
       q_ = &q, k_ = &k;
@@ -164,15 +192,6 @@ class channel_weights {
   };
 
  private:
-  /// Writes the weights of the channels for a query's own token.
-  template <class T>
-  void fill_own(const head<T>& x) {
-    std::fill_n(own_, qa_.columns, static_cast<Real>(x.diagonal));
-    if (x.mask.ask_bonus == nullptr) return;
-    x.mask.bonus(qa_.columns, own_);
-    for (index_t c = 0; c < qa_.columns; ++c) own_[c] *= static_cast<Real>(x.diagonal);
-  }
-
   kernel::tile<Real> qa_, kw_;                    // (C, Dk) q o alpha, k o omega
   channel_decays<Kernel, Real> decays_;           // (C + 1, Dk)
   Real *own_, *ones_, *read_, *write_, *settle_;  // (Dk); ones: (C)

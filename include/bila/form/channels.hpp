@@ -4,6 +4,7 @@
 
 #include <bila/config.hpp>
 #include <bila/form/automatic.hpp>
+#include <bila/form/channel_gradient.hpp>
 #include <bila/form/channel_weights.hpp>
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/engine.hpp>
@@ -14,9 +15,9 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// The chunkwise form in chunks of at most 16 tokens. It has no gradient.
+/// The chunkwise form in chunks of at most 16 tokens.
 struct chunks_of_channels : chunkwise::engine<channel_weights, kernel::most_channel_tokens> {
-  void gradient() const = delete;
+  channel_gradient gradient() const { return {recompute}; }
 };
 
 template <>
@@ -29,7 +30,7 @@ struct engine_of<chunkwise, memory::channels> {
 template <>
 struct engine_of<recurrent, memory::channels> {
   static constexpr bool carries_states = true;
-  static chunks_of_channels of(const recurrent&) { return {{chunkwise{.size = 4}}}; }
+  static chunks_of_channels of(const recurrent&) { return {{chunkwise{.size = 4, .recompute = true}}}; }
 };
 
 template <>

@@ -15,6 +15,7 @@
 #include <bila/view/tensor_view.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
 
 namespace bila {
@@ -129,6 +130,15 @@ BILA_NOINLINE void decay(kernel::tile<Real> S, Real* s, index_t sums, double lam
   const Real factor = static_cast<Real>(lambda);
   for (index_t n = 0; n < S.rows * S.stride; ++n) S.data[n] *= factor;
   for (index_t c = 0; c < sums; ++c) s[c] *= factor;
+}
+
+/// Lets an initial state cross the gap between the state and the sequence.
+template <class Real>
+BILA_NOINLINE void decay_initial_state(kernel::tile<Real> S, Real* s, const head_state<const Real>& from) {
+  if (from.given()) decay(S, s, S.rows, from.decay);
+  for (index_t c = 0; c < S.rows && from.log_decays.data != nullptr; ++c)
+    decay<Real>({S.row(c), 1, S.columns, S.stride}, s + c, 1,
+                std::exp((std::min)(0.0, static_cast<double>(from.log_decays(0, c)))));
 }
 
 /// Stores the final state, `pending` times S and s, if the caller wants it. s is null if the norm has no row sum. S is overwritten.

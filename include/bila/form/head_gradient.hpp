@@ -19,6 +19,16 @@ struct gradient_rows {
   bool first = true, last = true;
 };
 
+/// Where the gradients of one direction's gaps are added, if each channel has decays of its own: to the gaps' own tensor, and to
+/// the mask's parameter, in which gap t is row t - before. The caller zeroes both. `entering`: of the gap before the initial state.
+template <class Real>
+struct channel_gaps {
+  rows<Real> gaps, parameter, entering;  // (L, Dk) (L, Dk) (1, Dk); data is null if not wanted
+  index_t before = 0;                    // 1 if the gate of the token before gives the decay of a gap
+
+  bool wanted() const { return gaps.data != nullptr || parameter.data != nullptr; }
+};
+
 template <class T>
 struct head_gradient {
   using Real = real_of<T>;
@@ -32,9 +42,11 @@ struct head_gradient {
   rows<Real> weights;                                    // (L, L) with respect to M, zeroed by the caller; null: not wanted
   rows<Real> own_forward, own_backward;                  // of the parameter that the mask has besides gaps, (L, 1) or (L, levels):
                                                          // the form adds to it; own_forward is also for both; null: not wanted
-  double *forward = nullptr, *backward = nullptr;        // (L + 1) gradients of the log decays of gaps t, 0 <= t <= L;
-                                                         // zeroed by the caller; null: not wanted
-  double scale = 0, diagonal = 0;                        // this head's part of the gradients with respect to scale and diagonal
+  channel_gaps<Real> channels_forward, channels_backward;
+  double* bonus = nullptr;                         // (Dk) this head's part, zeroed by the caller; null: not wanted
+  double *forward = nullptr, *backward = nullptr;  // (L + 1) gradients of the log decays of gaps t, 0 <= t <= L;
+                                                   // zeroed by the caller; null: not wanted
+  double scale = 0, diagonal = 0;                  // this head's part of the gradients with respect to scale and diagonal
   bool of_pairs = true;  // whether the gradient with respect to the diagonal or to gaps between tokens is wanted
 
   bool has_states() const {
@@ -43,6 +55,7 @@ struct head_gradient {
 
   const auto& final(bila::direction way) const { return way == bila::direction::forward ? final_forward : final_backward; }
   const auto& initial(bila::direction way) const { return way == bila::direction::forward ? initial_forward : initial_backward; }
+  const auto& channels(bila::direction way) const { return way == bila::direction::forward ? channels_forward : channels_backward; }
   double* gaps(bila::direction way) const { return way == bila::direction::forward ? forward : backward; }
 };
 

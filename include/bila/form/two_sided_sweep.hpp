@@ -30,10 +30,7 @@ struct carried_state {
 
   void load(const head_state<const Real>& from) const {
     load_initial_state<Kernel>(S, s, from);
-    if (from.given()) decay(S, s, S.rows, from.decay);
-    for (index_t c = 0; c < S.rows && from.log_decays.data != nullptr; ++c)
-      decay<Real>({S.row(c), 1, S.columns, S.stride}, s + c, 1,
-                  std::exp((std::min)(0.0, static_cast<double>(from.log_decays(0, c)))));
+    decay_initial_state(S, s, from);
     std::fill_n(pending, decays_, 1.0);
     rest.start();
   }

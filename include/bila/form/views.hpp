@@ -21,6 +21,7 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 
 namespace bila {
 inline namespace v0_1 {
@@ -82,6 +83,8 @@ struct mask_view {
 
   // For a gradient. Null if the mask does not turn the gradients of its gaps into the gradient of a parameter.
   per_axis (*ask_parameter_shape)(const void* mask) = nullptr;
+  /// The row of the parameter that gives the decays per channel of gap t.
+  index_t (*ask_parameter_row)(const void* mask, direction way, index_t t) = nullptr;
   void (*ask_pull_back_tokens)(const void* mask, index_t b, index_t h, const segment& piece, const double* forward,
                                const double* backward, const tensor_view<Real>& to) = nullptr;
   void (*ask_pull_back_head)(const void* mask, index_t h, double forward, double backward, const tensor_view<Real>& to) = nullptr;
@@ -254,7 +257,10 @@ template <class Real, class Mask>
 mask_view<Real> view_with_pull_back(const Mask& mask) {
   using Gaps = std::remove_cvref_t<decltype(detail::gaps_of(mask))>;
   mask_view<Real> view = view_of_mask<Real>(mask);
-  if constexpr (detail::has_log_decay<Gaps, Real>) {
+  if constexpr (channelled<Gaps> && requires { std::declval<const Gaps&>().log_decay.extents; }) {
+    view.ask_parameter_shape = [](const void* any) { return static_cast<const Gaps*>(any)->log_decay.extents; };
+    view.ask_parameter_row = [](const void* any, direction way, index_t t) { return static_cast<const Gaps*>(any)->token(way, t); };
+  } else if constexpr (detail::has_log_decay<Gaps, Real>) {
     view.ask_parameter_shape = [](const void* any) { return std::get<0>(static_cast<const Gaps*>(any)->parameters()).extents; };
     if constexpr (Gaps::gaps == gap::per_token)
       view.ask_pull_back_tokens = [](const void* any, index_t b, index_t h, const segment& piece, const double* forward,

@@ -199,7 +199,8 @@ template <class Real>
 channel_call<Real> random_call(test::random_source& from) {
   channel_call<Real> x;
   const bool packed = from.below(3) == 0;
-  x.B = packed ? 1 : 1 + from.below(2), x.H = 1 + from.below(2), x.Dk = 1 + from.below(from.below(3) == 0 ? 70 : 9), x.Dv = from.below(20);
+  x.B = packed ? 1 : 1 + from.below(2), x.H = 1 + from.below(2), x.Dk = 1 + from.below(from.below(3) == 0 ? 70 : 9),
+  x.Dv = from.below(20);
   x.L = from.below(4) == 0 ? from.below(3) : 1 + from.below(70);
   x.two_sided = from.below(2) == 0, x.exclusive = from.below(3) == 0, x.sums = from.below(3) == 0;
   x.crossing = conventions[from.below(4)];
@@ -267,5 +268,174 @@ TEMPLATE_TEST_CASE("decays per channel equal their definition", "", float, doubl
                  << " way=" << static_cast<int>(x.way) << " segments=" << x.segments() << " lengths=" << x.lengths.size());
     check_definition(x, bila::form::chunkwise{.size = from.below(3) == 0 ? 1 + from.below(40) : 0});
     check_definition(x, bila::form::recurrent{});
+  }
+}
+
+namespace {
+
+/// The gradients of a random loss: the sum of dy . y and of the final states' gradients times the states.
+template <class Real>
+struct learned {
+  std::vector<Real> q, k, v, gates, other_gates, bonus, S[2], z[2], enter[2];
+  double scale = 0, diagonal = 0;
+};
+
+template <class Real>
+struct loss {
+  std::vector<Real> dy, dS[2], dz[2];
+};
+
+template <class Real>
+loss<Real> random_loss(test::random_source& from, const channel_call<Real>& x) {
+  loss<Real> to;
+  const auto fill = [&](std::vector<Real>& values, index_t n) {
+    values.resize(static_cast<std::size_t>(n));
+    for (Real& value : values) value = static_cast<Real>(from.uniform(-1, 1));
+  };
+  fill(to.dy, x.B * x.H * x.L * x.Dv);
+  for (int n = 0; n < 2; ++n) {
+    if ((n == 0 ? direction::backward : direction::forward) == x.way) continue;
+    fill(to.dS[n], x.sequences() * x.H * x.Dk * x.Dv);
+    fill(to.dz[n], x.sequences() * x.H * x.Dk);
+  }
+  return to;
+}
+
+template <class Form>
+double value(const channel_call<double>& x, const loss<double>& by, const Form& form) {
+  const results<double> r = run(x, form, 1, true);
+  wide sum = 0;
+  const auto add = [&](const std::vector<double>& a, const std::vector<double>& b) {
+    for (std::size_t n = 0; n < a.size() && n < b.size(); ++n) sum += static_cast<wide>(a[n]) * static_cast<wide>(b[n]);
+  };
+  std::vector<double> y = r.y;  // padding does not count
+  add(by.dy, y);
+  for (int n = 0; n < 2; ++n) {
+    add(by.dS[n], r.S[n]);
+    if (x.sums) add(by.dz[n], r.z[n]);
+  }
+  return static_cast<double>(sum);
+}
+
+template <class Real, class Form>
+learned<Real> learn(const channel_call<Real>& x, const loss<Real>& by, const Form& form, int threads = 1) {
+  const results<Real> r = run(x, form, 1);
+  learned<Real> to;
+  const auto room = [](std::vector<Real>& values, const std::vector<Real>& like) { values.assign(like.size(), Real(33)); };
+  room(to.q, x.q), room(to.k, x.k), room(to.v, x.v), room(to.gates, x.gates), room(to.other_gates, x.other_gates),
+      room(to.bonus, x.bonus);
+  bila::saved<Real> kept{bila::bhld(r.y.data(), x.B, x.H, x.L, x.Dv)};
+  if (x.sums) kept.row_sum = bila::bhl(r.sums.data(), x.B, x.H, x.L);
+  bila::output_gradients<Real> dy{bila::bhld(by.dy.data(), x.B, x.H, x.L, x.Dv)};
+  bila::gradients<Real> g{bila::bhld(to.q.data(), x.B, x.H, x.L, x.Dk), bila::bhld(to.k.data(), x.B, x.H, x.L, x.Dk),
+                          bila::bhld(to.v.data(), x.B, x.H, x.L, x.Dv)};
+  if (x.two_sided) {
+    g.log_forward = bila::bhld(to.gates.data(), x.B, x.H, x.L, x.Dk);
+    g.log_backward = bila::bhld(to.other_gates.data(), x.B, x.H, x.L, x.Dk);
+  } else {
+    g.log_decay = bila::bhld(to.gates.data(), x.B, x.H, x.L, x.Dk);
+  }
+  if (x.exclusive) g.bonus = {to.bonus.data(), {1, x.H, 1, x.Dk}, {0, x.Dk, 0, 1}};
+  if (!x.sums) g.scale = &to.scale;
+  g.diagonal = &to.diagonal;
+  for (int n = 0; n < 2; ++n) {
+    if (!by.dz[n].empty())
+      (n == 0 ? dy.final_forward : dy.final_backward) =
+          bila::state<const Real>{bila::bhld(by.dS[n].data(), x.sequences(), x.H, x.Dk, x.Dv),
+                                  bila::bhld(by.dz[n].data(), x.sequences(), x.H, x.Dk, index_t(1))};
+    if (x.S[n].empty()) continue;
+    room(to.S[n], x.S[n]), room(to.z[n], x.z[n]), room(to.enter[n], x.enter[n]);
+    (n == 0 ? g.initial_forward : g.initial_backward) =
+        bila::state<Real>{bila::bhld(to.S[n].data(), x.sequences(), x.H, x.Dk, x.Dv),
+                          bila::bhld(to.z[n].data(), x.sequences(), x.H, x.Dk, index_t(1)),
+                          bila::bhld(to.enter[n].data(), x.sequences(), x.H, index_t(1), x.Dk)};
+  }
+  x.with_mask([&](const auto& mask) {
+    const bila::cpu backend{.threads = threads};
+    if (x.sums)
+      bila::gradient(backend, form, mask, bila::norm::row_sum{1e-6}, x.in(), kept, dy, g);
+    else
+      bila::gradient(backend, form, mask, bila::norm::none{}, x.in(), kept, dy, g);
+  });
+  return to;
+}
+
+/// Compares a few gradients with central differences of the loss in double.
+template <class Form>
+void check_differences(test::random_source& from, channel_call<double> x, const loss<double>& by, const learned<double>& g,
+                       const Form& form) {
+  const double step = 1e-5;
+  const auto check_one = [&](const char* name, double& parameter, double found) {
+    if (!std::isfinite(parameter)) {
+      CHECK(std::fabs(found) <= 0);
+      return;
+    }
+    const double before = parameter;
+    parameter = before + step;
+    const double above = value(x, by, form);
+    parameter = before - step;
+    const double below = value(x, by, form);
+    parameter = before;
+    const double expected = (above - below) / (2 * step);
+    INFO(name << ": " << found << ", by differences " << expected);
+    CHECK(std::fabs(found - expected) <= 2e-6 * (1 + std::fabs(expected)));
+  };
+  const auto check_some = [&](const char* name, std::vector<double>& parameters, const std::vector<double>& found) {
+    for (int n = 0; n < 5 && !found.empty() && !parameters.empty(); ++n) {
+      const auto at = static_cast<std::size_t>(from.below(static_cast<index_t>(parameters.size())));
+      check_one(name, parameters[at], found[at]);
+    }
+  };
+  check_some("q", x.q, g.q);
+  check_some("k", x.k, g.k);
+  check_some("v", x.v, g.v);
+  check_some("gates", x.gates, g.gates);
+  if (x.two_sided) check_some("other gates", x.other_gates, g.other_gates);
+  if (x.exclusive) check_some("bonus", x.bonus, g.bonus);
+  for (int n = 0; n < 2; ++n) {
+    check_some("S", x.S[n], g.S[n]);
+    if (x.sums) check_some("z", x.z[n], g.z[n]);
+    check_some("the state's gap", x.enter[n], g.enter[n]);
+  }
+  if (!x.sums) check_one("scale", x.scale, g.scale);
+  check_one("diagonal", x.diagonal, g.diagonal);
+}
+
+template <class Real>
+channel_call<Real> call_with_gradient(test::random_source& from) {
+  channel_call<Real> x = random_call<Real>(from);
+  while (x.Dk > 20) x = random_call<Real>(from);
+  for (std::vector<Real>* const gates : {&x.gates, &x.other_gates})  // a difference must not leave log decays <= 0
+    for (Real& gate : *gates) gate = (std::min)(gate, Real(-1e-3));
+  for (auto& enter : x.enter)
+    for (Real& gate : enter) gate = (std::min)(gate, Real(-1e-3));
+  if (x.sums) x.diagonal = (std::max)(x.diagonal, 0.01);
+  return x;
+}
+
+}  // namespace
+
+TEST_CASE("gradients of decays per channel equal differences of the loss") {
+  test::random_source from(902);
+  for (int n = 0; n < 60; ++n) {
+    const channel_call<double> x = call_with_gradient<double>(from);
+    INFO("call " << n << ": B=" << x.B << " H=" << x.H << " L=" << x.L << " Dk=" << x.Dk << " Dv=" << x.Dv
+                 << " two_sided=" << x.two_sided << " exclusive=" << x.exclusive << " sums=" << x.sums
+                 << " way=" << static_cast<int>(x.way) << " crossing=" << static_cast<int>(x.crossing)
+                 << " segments=" << x.segments() << " lengths=" << x.lengths.size());
+    const loss<double> by = random_loss(from, x);
+    const bila::form::chunkwise form{.recompute = from.below(2) == 0};
+    check_differences(from, x, by, learn(x, by, form), form);
+  }
+}
+
+TEST_CASE("gradients of decays per channel do not depend on threads, and float is close to double") {
+  test::random_source from(903);
+  for (int n = 0; n < 40; ++n) {
+    const channel_call<float> x = call_with_gradient<float>(from);
+    const loss<float> by = random_loss(from, x);
+    const learned<float> one = learn(x, by, bila::form::chunkwise{}), four = learn(x, by, bila::form::chunkwise{}, 4);
+    CHECK((one.q == four.q && one.k == four.k && one.v == four.v && one.gates == four.gates && one.bonus == four.bonus));
+    CHECK((one.S[0] == four.S[0] && one.enter[1] == four.enter[1]));
   }
 }

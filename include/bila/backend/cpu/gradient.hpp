@@ -61,14 +61,17 @@ BILA_NOINLINE error_message check_gradient_call(const cpu& backend, const Form& 
     wrong = check_wanted(to, with.mask.gapped, pulls_back ? &log_decay : nullptr);
   }
   if (wrong.empty())
-    wrong = check_own_gradients(to, with.mask.own, {size.B, own_heads_of(with.mask, size), size.L, with.mask.levels});
+    wrong = check_own_gradients(to, with.mask.own,
+                                with.mask.own == own_parameter::bonus
+                                    ? per_axis{1, own_heads_of(with.mask, size), 1, size.Dk}
+                                    : per_axis{size.B, own_heads_of(with.mask, size), size.L, with.mask.levels});
   if (wrong.empty()) wrong = with.mask.ask_overlap(with.mask.outer, written_to(to));
   return wrong.empty() ? check_values(with.mask, in, size) : wrong;
 }
 
 template <class Kernel, class Form, class T>
 BILA_NOINLINE schedule plan_gradient(const cpu& backend, const Form& form, const inputs<T>& in, const geometry& size,
-                                     index_t gate_heads) {
+                                     index_t gate_heads, bool wants_bonus = false) {
   const form::head_size largest = largest_head(in, size);
   kernel::arena counter;
   const index_t keys = is_cross(in, size) ? size.Lk : largest.L;
@@ -83,7 +86,7 @@ BILA_NOINLINE schedule plan_gradient(const cpu& backend, const Form& form, const
   s.tasks = size.B * size.H == 0 ? 0 : size.B * head_groups(in, gate_heads) * s.segments;
   s.workers = std::clamp<index_t>(s.tasks, 1, threads_for(backend, size));
   kernel::arena shared;
-  shared.numbers<Kernel, double>(4 * size.B * size.H * s.segments);
+  shared.numbers<Kernel, double>((wants_bonus ? 4 + size.Dk : 4) * size.B * size.H * s.segments);
   s.shared_bytes = shared.used();
   return s;
 }
@@ -157,8 +160,13 @@ class gradient_task {
     memory_ = memory;
   }
 
-  void run(scalar_gradients* parts) {
-    for (index_t h = first_; h < last_; ++h) run_head(h, parts[(b_ * c_.size.H + h) * segments_ + n_]);
+  /// bonuses: Dk numbers for each head of each segment; null: not wanted.
+  void run(scalar_gradients* parts, double* bonuses) {
+    for (index_t h = first_; h < last_; ++h) {
+      const index_t part = (b_ * c_.size.H + h) * segments_ + n_;
+      bonus_ = bonuses == nullptr ? nullptr : bonuses + part * c_.size.Dk;
+      run_head(h, parts[part]);
+    }
   }
 
  private:
@@ -167,6 +175,8 @@ class gradient_task {
     form::head<T> head = head_of<Kernel>(memory, b_, h, n_, c_.with.mask, c_.in, c_.size);
     head.q = rows_of(c_.in.q, c_.size, b_, h, piece_);
     form::head_gradient<T> g = gradient_of(head, h);
+    g.bonus = bonus_;
+    if (bonus_ != nullptr) std::fill_n(bonus_, c_.size.Dk, 0.0);
     if (piece_.count > 0 || keys_.count > 0) {
       c_.form.gradient().template run<Kernel>(head, g, c_.with.norm, memory);
     } else {
@@ -196,6 +206,11 @@ class gradient_task {
     g.of_pairs = head.mask.gaps != gap::none || c_.to.log_forward.data != nullptr || c_.to.log_backward.data != nullptr ||
                  c_.to.diagonal != nullptr;
     for (const auto& own : own_gradients(c_.to)) add_own_gradient(own, g, h);
+    if (head.mask.per_channel) {
+      add_channel_gaps(g.channels_forward, direction::forward, c_.to.log_forward, c_.to.initial_forward, h);
+      add_channel_gaps(g.channels_backward, direction::backward, c_.to.log_backward, c_.to.initial_backward, h);
+      return g;
+    }
     if (head.mask.gapped && (head.mask.gaps != gap::none || wants_gaps(c_.to) || head.has_states())) {
       g.forward = forward_;
       g.backward = backward_;
@@ -207,13 +222,32 @@ class gradient_task {
 
   /// Lets the form add to the gradient of a parameter that the mask has besides gaps. The first head that shares it starts at zero.
   void add_own_gradient(const own_gradient<Real>& own, form::head_gradient<T>& g, index_t h) const {
-    if (own.to.data == nullptr) return;
+    if (own.to.data == nullptr || own.of == own_parameter::bonus) return;
     const index_t sharing = c_.size.H / own.to.heads(), head = h / sharing;
     if (h % sharing == 0) {
       clear_tokens(own.to, b_, head, piece_.first, piece_.first + piece_.count);
       if (!c_.in.lengths.empty()) clear_tokens(own.to, b_, head, piece_.count);
     }
     (own.way == direction::forward ? g.own_forward : g.own_backward) = head_rows(own.to, b_, head, piece_.first, piece_.count);
+  }
+
+  /// Where the form adds the gradients of gaps with decays per channel. The first head that shares a parameter starts at zero.
+  void add_channel_gaps(form::channel_gaps<Real>& g, direction way, const tensor_view<Real>& gaps, const state<Real>& initial,
+                        index_t h) const {
+    const auto part_of = [&](const tensor_view<Real>& to, index_t head, bool first) {
+      if (to.data == nullptr) return rows<Real>{};
+      if (first) clear_tokens(to, b_, head, piece_.first, c_.in.offsets.empty() ? c_.size.L : piece_.first + piece_.count);
+      return head_rows(to, b_, head, piece_.first, piece_.count);
+    };
+    g.gaps = part_of(gaps, h, true);
+    if (c_.to.log_decay.data != nullptr) {
+      const index_t sharing = c_.size.H / c_.to.log_decay.heads();
+      g.parameter = part_of(c_.to.log_decay, h / sharing, way == direction::forward && h % sharing == 0);
+      g.before = 1 - c_.with.mask.ask_parameter_row(c_.with.mask.mask, way, 1);
+    }
+    if (initial.log_decay.data == nullptr) return;
+    clear_tokens(initial.log_decay, sequence(), h, 0);
+    g.entering = head_rows(initial.log_decay, sequence(), h, 0, 1);
   }
 
   /// Where the gradient of these tokens is summed, for a tensor that several heads share.
@@ -271,8 +305,23 @@ class gradient_task {
   rows<Real> sum_q_, sum_k_, sum_v_;         // sums over heads, in float, for gradients in 16 bits
   double *forward_, *backward_;              // (count + 1) gradients of a head's gaps
   double *group_forward_, *group_backward_;  // (count + 1) sums over the heads that share gates
+  double* bonus_ = nullptr;                  // (Dk) a head's part of the gradient of the bonus
   kernel::arena memory_;                     // the arena that each head starts with
 };
+
+/// Sums the gradients of the bonus over batch rows, heads that share it and segments, in a fixed order.
+template <class Real>
+BILA_NOINLINE void sum_bonuses(const tensor_view<Real>& to, const double* parts, const geometry& size, index_t segments) {
+  const index_t sharing = size.H / to.heads();
+  for (index_t h = 0; h < to.heads(); ++h)
+    for (index_t c = 0; c < size.Dk; ++c) {
+      double sum = 0;
+      for (index_t b = 0; b < size.B; ++b)
+        for (index_t s = 0; s < segments; ++s)
+          for (index_t m = h * sharing; m < (h + 1) * sharing; ++m) sum += parts[((b * size.H + m) * segments + s) * size.Dk + c];
+      to(0, h, 0, c) = static_cast<Real>(sum);
+    }
+}
 
 /// Sums the scalar gradients over batch rows, heads and segments, in a fixed order.
 template <class T>
@@ -320,13 +369,14 @@ error_message plan_checked(const cpu& backend, const Form& form, bool carries_st
   if (error_message wrong = check_gradient_call(backend, form, carries_states, with, in, kept, dy, to); !wrong.empty())
     return wrong;
   const geometry size = geometry_of(in, kept.y);
-  const index_t gate_heads =
-      with.mask.ask_pull_back_tokens != nullptr && to.log_decay.data != nullptr ? gates_of(with.mask, size) : 0;
+  const index_t gate_heads = (with.mask.ask_pull_back_tokens != nullptr || with.mask.per_channel) && to.log_decay.data != nullptr
+                                 ? gates_of(with.mask, size)
+                                 : 0;
   index_t shared_heads = gate_heads;
   for (const auto& own : own_gradients(to))
-    if (own.to.data != nullptr) shared_heads = std::gcd(shared_heads, own.to.heads());
+    if (own.to.data != nullptr && own.of != own_parameter::bonus) shared_heads = std::gcd(shared_heads, own.to.heads());
   const gradient_call<Kernel, Form, T> call{form, with, in, kept, dy, to, size, gate_heads, shared_heads};
-  return use(call, plan_gradient<Kernel>(backend, form, in, size, shared_heads));
+  return use(call, plan_gradient<Kernel>(backend, form, in, size, shared_heads, to.bonus.data != nullptr));
 }
 
 /// Checks a call and runs it. Returns what is wrong with the call; empty if nothing is.
@@ -339,10 +389,15 @@ BILA_NOINLINE error_message run_gradient_checked(const cpu& backend, const Form&
       [&](const gradient_call<Kernel, Form, T>& call, const schedule& s) -> error_message {
         if (error_message wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
         const auto parts_in = [](std::byte* shared) { return reinterpret_cast<scalar_gradients*>(shared); };
+        const auto bonuses_in = [&](std::byte* shared) {
+          return to.bonus.data == nullptr ? nullptr
+                                          : reinterpret_cast<double*>(shared) + 4 * call.size.B * call.size.H * s.segments;
+        };
         const call_memory memory(backend.workspace, s.bytes());
         run_tasks(backend, s, memory, [&](index_t task, kernel::arena own, std::byte* shared) {
-          gradient_task(task, own, s, call).run(parts_in(shared));
+          gradient_task(task, own, s, call).run(parts_in(shared), bonuses_in(shared));
         });
+        if (to.bonus.data != nullptr) sum_bonuses(to.bonus, bonuses_in(memory.aligned()), call.size, s.segments);
         sum_scalars(with, to, parts_in(memory.aligned()), call.size, s.segments);
         if (call.size.H > 0) return {};
         for (const tensor_view<T>* unread : {&to.q, &to.k, &to.v})  // y has no heads, so q, k and v get zero gradients
