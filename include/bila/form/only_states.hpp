@@ -58,7 +58,7 @@ struct only_states {
         next.add(x.v, then, m);
       }
       fill_decays<Kernel>(x, way, at, n, w.decays.way(way));
-      scan_border(way, w.decays, n, w.border);
+      scan_border(x, way, at, w.decays, n, w.border);
       const Real settle = static_cast<Real>(state.decay(w.border.total));
       kernel::weigh_borders(w.border, 1, state.factor(), n, w.now);
       Kernel::accumulate(S,
