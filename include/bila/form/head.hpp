@@ -15,20 +15,24 @@
 #include <bila/view/tensor_view.hpp>
 
 #include <algorithm>
+#include <type_traits>
 
 namespace bila {
 inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// One head's part of a `state`: S (Dk, Dv), z (Dk, 1), and the decay of the gap between the state and the sequence. A final state
-/// is multiplied by its decay before it is written.
+constexpr direction other(direction way) { return way == direction::forward ? direction::backward : direction::forward; }
+
+/// One head's part of a `state`: S (Dk, Dv), z (Dk, 1), and the decay of the gap between the state and the sequence: one number, or
+/// the logs of decays per channel, (1, Dk). A final state is multiplied by its decay before it is written.
 template <class Real>
 struct head_state {
   rows<Real> S, z;
   double decay = 1;
   double log_decay = 0, log_scale = 0;  // of an initial state, read only if the mask weighs keys
   Real* scale_to = nullptr;             // where the log scale of a final state is written
+  rows<const std::remove_const_t<Real>> log_decays = {};
 
   bool given() const { return S.data != nullptr || z.data != nullptr; }
 };

@@ -44,7 +44,8 @@ template <class Form, class T>
 BILA_NOINLINE error_message check_gradient_call(const cpu& backend, const Form& form, bool carries_states, const views<T>& with,
                                                 const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
                                                 const gradients<T>& to) {
-  const state_rules rules{carries_states, with.mask.gapped, with.norm.uses_row_sum, in.direction};
+  const state_rules rules{carries_states, with.mask.gapped, with.norm.uses_row_sum, in.direction,
+                          with.mask.per_channel ? in.k.features() : 1, with.mask.ask_log_weights != nullptr};
   error_message wrong = validate(backend);
   if (wrong.empty()) wrong = check_itself(form);
   if (wrong.empty()) wrong = with.norm.ask_wrong(with.norm.norm);
@@ -169,11 +170,17 @@ class gradient_task {
     if (piece_.count > 0 || keys_.count > 0) {
       c_.form.gradient().template run<Kernel>(head, g, c_.with.norm, memory);
     } else {
-      pass_on(g.final_forward, g.initial_forward, c_.with.norm.uses_row_sum);
-      pass_on(g.final_backward, g.initial_backward, c_.with.norm.uses_row_sum);
+      pass_on(relative_to(head.initial_forward, g.final_forward), g.initial_forward, c_.with.norm.uses_row_sum);
+      pass_on(relative_to(head.initial_backward, g.final_backward), g.initial_backward, c_.with.norm.uses_row_sum);
     }
     part = {0, 0, g.scale, g.diagonal};
     if (g.forward != nullptr) finish_gaps(head, h, part);
+  }
+
+  /// The gradient with respect to the final state, if the sequence is empty and the final state is the initial state `from`.
+  static form::head_state<const Real> relative_to(const form::head_state<const Real>& from, form::head_state<const Real> final) {
+    final.log_scale = is_exactly(from.log_scale, final.log_scale) ? 0 : from.log_scale - final.log_scale;
+    return final;
   }
 
   /// The inputs and outputs of the form's gradient for head h.
