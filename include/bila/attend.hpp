@@ -61,8 +61,9 @@ consteval bool compiles() {
 template <class Mask, class Norm>
 consteval bool has_slope() {
   if constexpr (form::memory_of<Mask> == form::memory::weighed_gaps && differentiable_normaliser<Norm>) {
-    static_assert(differentiable_relative_normaliser<Norm>,
-                  "bila::gradient: this mask weighs keys, so the norm needs slope(Z, scale, dy_y, unit) (see bila/norm/concepts.hpp)");
+    static_assert(
+        differentiable_relative_normaliser<Norm>,
+        "bila::gradient: this mask weighs keys, so the norm needs slope(Z, scale, dy_y, unit) (see bila/norm/concepts.hpp)");
     return differentiable_relative_normaliser<Norm>;
   }
   static_assert(differentiable_normaliser<Norm>, "bila::gradient: this norm has no slope() (see bila/norm/concepts.hpp)");

@@ -94,7 +94,8 @@ void scan_border(const head<T>& x, direction way, index_t first, const gap_decay
   if (x.mask.ends != nullptr) x.mask.ends->weigh_border(way, first, n, border);
 }
 
-/// Fills M_ji (n, n) of key j and query i, tokens from `first` on, with the products of decays. Weights that the call's direction hides are zero.
+/// Fills M_ji (n, n) of key j and query i, tokens from `first` on, with the products of decays. Weights that the call's direction
+/// hides are zero.
 template <class Kernel, class T, class Real>
 void scan_block(const head<T>& x, index_t first, kernel::tile<Real> M, const gap_decays& decays, double diagonal) {
   Kernel::scan_square(M, x.direction == direction::backward ? nullptr : decays.forward,

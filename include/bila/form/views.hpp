@@ -273,8 +273,8 @@ mask_view<Real> view_with_pull_back(const Mask& mask) {
 /// A mask restricted to one segment of one head. Tokens and gaps count from the segment's first token.
 template <class Real>
 struct head_mask : mask_view<Real> {
-  index_t b, h, first;   // batch row, head of the gaps' parameters, first token of the segment
-  index_t own_head = 0;  // head of the parameter besides the gaps
+  index_t b, h, first;                   // batch row, head of the gaps' parameters, first token of the segment
+  index_t own_head = 0;                  // head of the parameter besides the gaps
   const key_ends<Real>* ends = nullptr;  // the weights of keys; null if the mask has none
 
   /// Writes the log decays of gaps [t, t + count). The checks accept log decays up to 1e-6; positive ones become 0 here.
@@ -330,8 +330,8 @@ struct norm_view {
   // `unit` is read only if the mask weighs keys: see relative_normaliser.
   bool (*ask_row_scales)(const void* norm, Real* out, const Real* z, index_t n, double scale, const Real* unit) = nullptr;
   quotient<Real> (*ask_quotient)(const void* norm, Real Z, double scale, const Real* unit) = nullptr;
-  double (*ask_slopes)(const void* norm, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n,
-                       double scale, const Real* unit) = nullptr;  // null except for a gradient
+  double (*ask_slopes)(const void* norm, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n, double scale,
+                       const Real* unit) = nullptr;  // null except for a gradient
 
   /// Writes out_i with y_i = out_i N_i. Returns false if some rows have no such factor: they get 1, for divide_exceptional_rows().
   bool row_scales(Real* out, const Real* z, index_t n, double scale, const Real* unit = nullptr) const {
@@ -355,13 +355,11 @@ norm_view<Real> view_of_norm(const Norm& norm) {
   view.norm = &norm;
   view.uses_row_sum = Norm::uses_row_sum;
   view.ask_wrong = [](const void* any) { return detail::check_itself(*static_cast<const Norm*>(any)); };
-  view.ask_row_scales = [](const void* any, Real* out, const Real* z, index_t n, double scale,
-                           [[maybe_unused]] const Real* unit) {
+  view.ask_row_scales = [](const void* any, Real* out, const Real* z, index_t n, double scale, [[maybe_unused]] const Real* unit) {
     const Norm& asked = *static_cast<const Norm*>(any);
     if constexpr (Relative)
-      return norm::scales_of(out, n, [&](index_t i) {
-        return asked(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(scale), unit[i]);
-      });
+      return norm::scales_of(
+          out, n, [&](index_t i) { return asked(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(scale), unit[i]); });
     else
       return norm::row_scales(out, z, n, asked, scale);
   };

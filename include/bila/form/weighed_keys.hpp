@@ -70,12 +70,11 @@ class ends_finder {
   key_ends<Real> ends;
 
  private:
-  // A sum that holds nothing yet has the log weight `nothing`. A key that is removed has less, so that it never counts as the
-  // largest: the write factor e^{w - mu} is then zero.
-  static constexpr double nothing = -1e300, removed = -1e305;
+  // The log weight of a key that is removed, and of a sum that holds nothing. Smaller than any other, and mu is never below it.
+  static constexpr double removed = -1e305;
 
   static double start(const head_state<const Real>& from) {
-    return from.given() ? (std::max)(from.log_decay + from.log_scale, nothing) : nothing;
+    return from.given() ? (std::max)(from.log_decay + from.log_scale, removed) : removed;
   }
 
   /// Writes mu, and to the places of the decays the differences mu_{i-1} + f_i - w_i.
@@ -91,7 +90,7 @@ class ends_finder {
         x.mask.log_decays(way, 1, L - 1, logs + 1);
     }
     const auto step = [](double& mu, double& log, double w, double& to) {
-      const double before = (std::max)(mu + log, nothing);
+      const double before = mu + log;
       mu = (std::max)(before, w);
       log = before - w;
       to = mu;
@@ -110,12 +109,13 @@ class ends_finder {
     }
   }
 
-  /// Turns the differences d into decays e^{min(d, 0)} and write factors e^{min(-d, 0)}.
+  /// Turns the differences d into decays e^{min(d, 0)} and write factors e^{min(-d, 0)}. The latter are 0 for removed keys.
   BILA_NOINLINE void settle(double* d, Real* write, index_t L) {
     for (index_t i = 0; i < L; ++i) exponents_[i] = -std::abs(d[i]);
     Kernel::exponentials(exponents_, L);
     for (index_t i = 0; i < L; ++i) {
-      write[i] = d[i] < 0 ? Real(1) : static_cast<Real>(exponents_[i]);
+      const double kept = w_[i] > removed ? 1 : 0;
+      write[i] = static_cast<Real>(d[i] < 0 ? kept : kept * exponents_[i]);
       d[i] = d[i] < 0 ? exponents_[i] : 1;
     }
   }
@@ -148,11 +148,10 @@ class ends_finder {
     if (x.direction == other(way)) return;
     const double mu = last(way, L);
     to.decay = to.scale_to == nullptr ? std::exp(mu) : 1;
-    if (to.scale_to != nullptr)
-      *to.scale_to = mu > nothing ? static_cast<Real>(mu) : -std::numeric_limits<Real>::infinity();
+    if (to.scale_to != nullptr) *to.scale_to = mu > removed ? static_cast<Real>(mu) : -std::numeric_limits<Real>::infinity();
   }
 
-  kernel::arena later_;  // what find() needs and a form does not
+  kernel::arena later_;                                                                // what find() needs and a form does not
   double *w_, *exponents_ = nullptr, *mu_forward_ = nullptr, *mu_backward_ = nullptr;  // (L)
 };
 
@@ -165,8 +164,8 @@ void plan_weighed(kernel::arena& memory, head_size largest, const Plan& plan) {
   memory.take((std::max)(inside.used(), finder.used_at_first() - memory.used()));
 }
 
-/// The gradient of `Engine` for weighed keys. m_i counts as a constant: y does not depend on it. The gradient with respect to w_j is
-/// the sum of E_ij over queries, which equals k_j . dk_j of the head.
+/// The gradient of `Engine` for weighed keys. m_i counts as a constant: y does not depend on it. The gradient with respect to w_j
+/// is the sum of E_ij over queries, which equals k_j . dk_j of the head.
 template <class Engine>
 struct weighed_gradient {
   Engine form;
@@ -190,7 +189,7 @@ struct weighed_gradient {
     // The loss reads the true final state times e^{-log_scale}, the form holds it times e^{-mu}.
     for (const direction way : {direction::forward, direction::backward})
       if (auto& final = way == direction::forward ? g.final_forward : g.final_backward; final.given())
-        final.decay = std::exp(finder.last(way, x.k.count) - (std::max)(final.log_scale, -1e300));
+        final.decay = std::exp(finder.last(way, x.k.count) - (std::max)(final.log_scale, -1e305));
     form.template run<Kernel>(x, g, norm, memory);
     for (index_t j = 0; g.own_forward.data != nullptr && j < x.k.count; ++j) g.own_forward(j, 0) += static_cast<Real>(sums[j]);
   }

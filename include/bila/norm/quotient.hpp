@@ -41,7 +41,8 @@ bool scales_of(Real* scales, index_t n, const Quotient& quotient_of) {
 /// scales_of() for rows with sums z.
 template <class Real, class Norm>
 bool row_scales(Real* scales, const Real* z, index_t n, const Norm& norm, double scale) {
-  return scales_of(scales, n, [=, &norm](index_t i) { return norm(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(scale)); });
+  return scales_of(scales, n,
+                   [=, &norm](index_t i) { return norm(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(scale)); });
 }
 
 }  // namespace BILA_UNIT

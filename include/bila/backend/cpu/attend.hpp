@@ -245,8 +245,8 @@ template <class Form, class T>
 error_message check_call(const cpu& backend, const Form& form, bool carries_states, const views<T>& with, const inputs<T>& in,
                          const outputs<T>& out) {
   const index_t decays = with.mask.per_channel ? in.k.features() : 1;
-  const state_rules rules{carries_states, with.mask.gapped, with.norm.uses_row_sum, in.direction, decays,
-                          with.mask.ask_log_weights != nullptr};
+  const state_rules rules{carries_states, with.mask.gapped, with.norm.uses_row_sum,
+                          in.direction,   decays,           with.mask.ask_log_weights != nullptr};
   return check_call(backend, check_itself(form), rules, with, in, out);
 }
 
