@@ -37,7 +37,7 @@ struct options {
   bila::gate crossing = bila::gate::target;
   double scale = 1, diagonal = 1, eps = 0;
   direction way = direction::both;
-  std::vector<index_t> offsets, lengths;
+  std::vector<index_t> offsets = {}, lengths = {};
   bool states = false, finals = false, scales = false;
   shape form = chunkwise;
   index_t size = 0;
@@ -569,5 +569,320 @@ TEST_CASE("gradients are differences of the definition") {
     for (index_t b = 0; b < c.o.B; ++b)
       for (index_t l = c.o.lengths.empty() ? c.o.L : c.o.last(b, 0); l < c.o.L; ++l)
         for (index_t h = 0; h < c.o.Hw; ++h) CHECK(grads.log_weight(b, h, l) == 0);
+  }
+}
+
+namespace {
+
+constexpr double cut = -std::numeric_limits<double>::infinity();
+
+/// A call of one head of tokens with a selective mask.
+call<double> plain(test::random_source& random, index_t L, divisor norm, double span) {
+  call<double> c = draw(random, 1, span, false);
+  c.o = {.L = L, .Dk = 5, .Dv = 7, .mask = selective, .norm = norm, .eps = 0, .form = chunkwise};
+  const auto fill = [&](tensor<double>& x, index_t D, double low, double high) {
+    x = tensor<double>(1, 1, L, D);
+    x.fill_uniform(random, low, high);
+  };
+  fill(c.q, 5, 0.1, 1), fill(c.k, 5, 0.1, 1), fill(c.v, 7, -1, 1), fill(c.dy, 7, -1, 1);
+  fill(c.f, 1, -1, 0), fill(c.b, 1, -1, 0), fill(c.w, 1, -span, span);
+  for (const direction d : ways) c.initial.S[at(d)] = c.by_final.S[at(d)] = {};
+  return c;
+}
+
+double largest_difference(const tensor<double>& x, const tensor<double>& y, double times = 1) {
+  double worst = 0;
+  x.for_each([&](const double& a, index_t b, index_t h, index_t l, index_t d) {
+    worst = std::max(worst, std::abs(a - times * y(b, h, l, d)) / (1 + std::abs(a)));
+  });
+  return worst;
+}
+
+/// y of the call's mask without weights.
+template <class T>
+tensor<T> unweighed(const call<T>& c) {
+  tensor<T> y(c.o.B, c.o.H, c.o.L, c.o.Dv);
+  with_policies(c, [&](const auto& form, const auto& mask, const auto& norm) {
+    bila::attend(form, mask.mask, norm, inputs_of(c), y.view());
+  });
+  return y;
+}
+
+}  // namespace
+
+TEST_CASE("weights of one leave the mask as it is: the same bits where gaps are given for tokens, else up to rounding") {
+  test::random_source random(7103);
+  for (int n = 0; n < 60; ++n) {
+    auto c = draw(random, 90, 1, false);
+    if (c.o.form == recurrent) c.o.form = full;  // without weights this form is no chunkwise one
+    c.w.fill(0);
+    c.o.finals = false;
+    INFO(named(c.o));
+    if (c.o.mask == selective || c.o.mask == two_sided) {
+      CHECK(same_bits(run(c).y, unweighed(c)));
+      CHECK(same_bits(run(cast<float>(c)).y, unweighed(cast<float>(c))));
+    } else {
+      CHECK(largest_difference(run(c).y, unweighed(c)) < 1e-12);
+    }
+  }
+}
+
+TEST_CASE("a weight is a factor of the value without a norm, and of the key for row sums") {
+  test::random_source random(7104);
+  for (const shape form : {full, chunkwise, recurrent, automatic}) {
+    for (const divisor norm : {none, row_sum, max_one}) {
+      auto c = plain(random, 300, norm, norm == max_one ? 0.05 : 3);
+      c.o.form = form;
+      if (norm == max_one) c.o.scale = 0.02;
+      auto scaled = c;
+      c.w.for_each([&](const double& w, index_t b, index_t h, index_t l, index_t) {
+        for (index_t d = 0; d < c.o.Dk && norm != none; ++d) scaled.k(b, h, l, d) *= std::exp(w);
+        for (index_t d = 0; d < c.o.Dv && norm == none; ++d) scaled.v(b, h, l, d) *= std::exp(w);
+      });
+      const auto y = run(c).y;
+      CHECK(largest_difference(y, unweighed(scaled)) < 1e-11);
+
+      auto shifted = c;
+      shifted.w.for_each([](double& w, auto...) { w += 2.5; });
+      if (norm == none) CHECK(largest_difference(run(shifted).y, y, std::exp(2.5)) < 1e-11);
+      if (norm == row_sum) CHECK(largest_difference(run(shifted).y, y) < 1e-11);
+    }
+  }
+}
+
+TEST_CASE("a key of weight zero is gone, and its gates are crossed") {
+  test::random_source random(7105);
+  for (const shape form : {full, chunkwise, recurrent, automatic}) {
+    auto c = plain(random, 140, row_sum, 3);
+    c.o.form = form;
+    auto other = c;
+    for (index_t l = 0; l < 140; l += 3) {
+      c.w(0, 0, l) = cut;
+      other.w(0, 0, l) = cut;
+      for (index_t d = 0; d < 5; ++d) other.k(0, 0, l, d) = random.uniform(5, 6);
+      for (index_t d = 0; d < 7; ++d) other.v(0, 0, l, d) = random.uniform(5, 6);
+    }
+    CHECK(largest_difference(run(c).y, run(other).y) == 0);
+    c.w.fill(cut);
+    const auto nothing = run(c);
+    nothing.y.for_each([](const double& y, auto...) { CHECK(y == 0); });
+  }
+}
+
+TEMPLATE_TEST_CASE("the same bits for any threads, place in the batch, layout and packing", "", float, double, bila::bf16) {
+  test::random_source random(7106);
+  for (int n = 0; n < 60; ++n) {
+    auto drawn = draw(random, n % 5 == 0 ? 700 : 60, 3, true);
+    INFO("draw " << n << ": " << named(drawn.o));
+    const auto c = cast<TestType>(drawn);
+    auto expected = run(c);
+    CHECK(equal_bits(run(c, {.threads = 3}), expected));
+    CHECK(equal_bits(run(cast<TestType>(c, layout::reversed), {}, layout::strided), expected));
+    if (c.o.offsets.empty() || c.o.states || c.o.finals) continue;
+    for (index_t s = 0; s < c.o.segments(); ++s) {  // each segment alone
+      call<TestType> alone = c;
+      alone.o.offsets.clear();
+      alone.o.L = c.o.last(0, s) - c.o.first(s);
+      const auto piece = [&]<class X>(const tensor<X>& x) {
+        if (x.extent(2) != c.o.L) return x;
+        tensor<X> part(1, x.extent(1), alone.o.L, x.extent(3));
+        part.for_each([&](X& y, index_t b, index_t h, index_t l, index_t d) { y = x(b, h, c.o.first(s) + l, d); });
+        return part;
+      };
+      alone.q = piece(c.q), alone.k = piece(c.k), alone.v = piece(c.v), alone.w = piece(c.w), alone.b = piece(c.b);
+      if (c.o.mask != fixed) alone.f = piece(c.f);
+      CHECK(same_bits(run(alone).y, piece(expected.y)));
+    }
+  }
+}
+
+TEST_CASE("gradients have the same bits for any number of threads, and those of float are close") {
+  test::random_source random(7107);
+  for (int n = 0; n < 30; ++n) {
+    const auto c = draw(random, 90, 2, true);
+    INFO("draw " << n << ": " << named(c.o));
+    auto kept = run(c);
+    const auto one = differentiate(c, kept), several = differentiate(c, kept, {.threads = 3});
+    CHECK((same_bits(one.q, several.q) && same_bits(one.k, several.k) && same_bits(one.v, several.v)));
+    CHECK((same_bits(one.log_weight, several.log_weight) && same_bits(one.log_forward, several.log_forward)));
+    const auto narrow = cast<float>(c);
+    auto narrow_kept = run(narrow);
+    const auto approximate = differentiate(narrow, narrow_kept);
+    double size = 1;
+    one.log_weight.for_each([&](const double& g, auto...) { size = std::max(size, std::abs(g)); });
+    CHECK(largest_difference(cast<double>(approximate.log_weight), one.log_weight) < 2e-4 * size);
+  }
+}
+
+TEST_CASE("the reversed sequence gives the reversed result") {
+  test::random_source random(7108);
+  for (const shape form : {full, chunkwise, recurrent}) {
+    auto c = plain(random, 150, max_one, 20);
+    c.o.form = form;
+    auto reversed = c;
+    const auto reverse = [](tensor<double>& to, const tensor<double>& x) {
+      to.for_each([&](double& y, index_t b, index_t h, index_t l, index_t d) { y = x(b, h, x.extent(2) - 1 - l, d); });
+    };
+    reverse(reversed.q, c.q), reverse(reversed.k, c.k), reverse(reversed.v, c.v), reverse(reversed.f, c.f),
+        reverse(reversed.w, c.w);
+    auto y = run(reversed).y, expected = y;
+    reverse(expected, run(c).y);
+    CHECK(largest_difference(y, expected) < 1e-12);
+  }
+}
+
+TEST_CASE("a sequence cut by states gives what it gives whole, with weights of any size") {
+  test::random_source random(7109);
+  for (const shape form : {chunkwise, recurrent, automatic})
+    for (const bool only_states : {false, true})
+      for (int n = 0; n < 8; ++n) {
+        auto c = plain(random, 61, max_one, n % 2 == 0 ? 500 : 3);
+        c.o.form = form;
+        c.o.crossing = bila::gate::later;  // a gap's gate is that of the token behind it, both ways
+        const auto whole = run(c).y;
+        const index_t middle = 1 + random.below(60);
+        const auto part = [&](index_t first, index_t last) {
+          call<double> p = c;
+          p.o.L = last - first;
+          p.o.scales = true;
+          for (auto x :
+               {&call<double>::q, &call<double>::k, &call<double>::v, &call<double>::f, &call<double>::b, &call<double>::w}) {
+            p.*x = tensor<double>(1, 1, p.o.L, (c.*x).extent(3));
+            (p.*x).for_each([&](double& y, index_t b, index_t h, index_t l, index_t d) { y = (c.*x)(b, h, first + l, d); });
+          }
+          return p;
+        };
+        const call<double> left = part(0, middle), right = part(middle, 61);
+        test::tensor<double> S[2], z[2], scale[2];
+        for (int d = 0; d < 2; ++d) S[d] = {1, 1, 5, 7}, z[d] = {1, 1, 5, 1}, scale[d] = {1, 1, 1, 1};
+        const tensor<double>& gates = c.f;
+        const double decay = gates(0, 0, middle);
+        const auto state = [&](std::size_t d) { return bila::state<double>{S[d].view(), z[d].view(), {}, scale[d].view()}; };
+        const auto entering = [&](std::size_t d) {
+          return bila::state<const double>{S[d].view(), z[d].view(), {&decay, {1, 1, 1, 1}, {}}, scale[d].view()};
+        };
+        tensor<double> y_left(1, 1, middle, 7), y_right(1, 1, 61 - middle, 7);
+        with_policies(left, [&](const auto& f, const auto& mask, const auto& norm) {
+          bila::outputs<double> out;
+          if (!only_states) out.y = y_left.view();
+          out.final_forward = state(0);
+          bila::attend(f, mask, norm, inputs_of(left), out);
+        });
+        with_policies(right, [&](const auto& f, const auto& mask, const auto& norm) {
+          bila::inputs<double> in = inputs_of(right);
+          in.initial_forward = entering(0);
+          bila::outputs<double> out{y_right.view()};
+          out.final_backward = state(1);
+          bila::attend(f, mask, norm, in, out);
+        });
+        with_policies(left, [&](const auto& f, const auto& mask, const auto& norm) {
+          bila::inputs<double> in = inputs_of(left);
+          in.initial_backward = entering(1);
+          bila::attend(f, mask, norm, in, y_left.view());
+        });
+        double worst = 0;
+        whole.for_each([&](const double& y, index_t b, index_t h, index_t l, index_t d) {
+          worst = std::max(worst, std::abs(y - (l < middle ? y_left(b, h, l, d) : y_right(b, h, l - middle, d))));
+        });
+        CHECK(worst < 1e-11);
+      }
+}
+
+TEST_CASE("a hundred thousand tokens do not drift") {
+  constexpr index_t L = 100000;
+  std::vector<float> q(L, 1), v(L), y(L), gates(L, -1e-7f), weights(L);
+  test::random_source random(7110);
+  for (std::size_t l = 0; l < L; ++l) {
+    v[l] = static_cast<float>(random.uniform(0, 1));
+    weights[l] = static_cast<float>(random.uniform(-1, 1));
+  }
+  const auto x = bila::bhld<const float>(q.data(), 1, 1, L, 1);
+  const bila::inputs<float> in{x, x, bila::bhld<const float>(v.data(), 1, 1, L, 1)};
+  const bila::mask::selective_decay gate{bila::bhl(gates.data(), 1, 1, L), bila::gate::later};
+  const bila::mask::weighed_keys mask{gate, bila::bhl(weights.data(), 1, 1, L)};
+  for (const index_t size : {4, 16, 128}) {
+    bila::attend(bila::form::chunkwise{.size = size}, mask, bila::norm::row_sum{}, in, bila::bhld(y.data(), 1, 1, L, 1));
+    for (const index_t i : {index_t(0), L / 3, L - 1}) {
+      wide N = 0, Z = 0;
+      for (index_t j = 0; j < L; ++j) {
+        const auto at_j = static_cast<std::size_t>(j);
+        const wide weight = std::exp(static_cast<wide>(weights[at_j]) + static_cast<wide>(gates[0]) * std::abs(i - j));
+        N += weight * static_cast<wide>(v[at_j]), Z += weight;
+      }
+      CHECK(std::abs(static_cast<wide>(y[static_cast<std::size_t>(i)]) - N / Z) < 5e-6L);
+    }
+  }
+}
+
+TEST_CASE("bad weights and scales are refused before anything is written") {
+  test::random_source random(7111);
+  auto c = plain(random, 20, max_one, 3);
+  const auto refused = [&](const auto& change_mask, const auto& change_in) {
+    tensor<double> y(1, 1, 20, 7);
+    y.fill(42);
+    auto altered = c;
+    change_mask(altered);
+    auto in = inputs_of(altered);
+    change_in(in);
+    const std::string words = test::refusal([&] {
+      with_policies(altered,
+                    [&](const auto& form, const auto& mask, const auto& norm) { bila::attend(form, mask, norm, in, y.view()); });
+    });
+    y.for_each([](const double& x, auto...) { CHECK(x == 42); });
+    return words;
+  };
+  const auto as_it_is = [](auto&) {};
+  CHECK(test::has_all(refused([](auto& x) { x.w(0, 0, 3) = std::nan(""); }, as_it_is), {"log_weight", "t = 3", "nan"}));
+  CHECK(test::has_all(refused([](auto& x) { x.w(0, 0, 19) = -cut; }, as_it_is), {"log_weight", "t = 19", "inf"}));
+  CHECK(test::has_all(refused([](auto& x) { x.w = tensor<double>(1, 1, 19, 1); }, as_it_is), {"log_weights", "19"}));
+  CHECK(test::has_all(refused(as_it_is, [](auto& in) { in.k.extents[2] = in.v.extents[2] = 10; }), {"needs them equal"}));
+  const std::vector<index_t> keys{20};
+  CHECK(test::has_all(refused(as_it_is, [&](auto& in) { in.key_lengths = keys; }), {"needs them equal"}));
+
+  tensor<double> S(1, 1, 5, 7), z(1, 1, 5, 1), scale(1, 1, 1, 1), y(1, 1, 20, 7);
+  S.fill(0), z.fill(0), scale.fill(std::nan(""));
+  const auto give = [&](auto& in) { in.initial_forward = {S.view(), z.view(), {}, scale.view()}; };
+  CHECK(test::has_all(refused(as_it_is, give), {"initial_forward.log_scale", "nan"}));
+  scale.fill(0);
+  auto in = inputs_of(c);
+  give(in);
+  const bila::mask::selective_decay bare{c.f.view(), bila::gate::target};
+  CHECK(test::has_all(test::refusal([&] { bila::attend(bila::form::chunkwise{}, bare, bila::norm::row_sum{}, in, y.view()); }),
+                      {"initial_forward.log_scale", "weighed_keys"}));
+  bila::outputs<double> out{y.view()};
+  out.final_backward = {S.view(), z.view(), {}, scale.view()};
+  CHECK(test::has_all(test::refusal([&] { bila::attend(bila::form::chunkwise{}, bare, bila::norm::none{}, inputs_of(c), out); }),
+                      {"final_backward.log_scale", "weighed_keys"}));
+  bila::gradients<double> to;
+  tensor<double> row_sums(1, 1, 20, 1), dw(1, 1, 20, 1);
+  row_sums.fill(1), y.fill(0);
+  to.log_weight = dw.view();
+  CHECK(
+      test::has_all(test::refusal([&] {
+                      bila::gradient(bila::form::full{}, bare, bila::norm::none{}, inputs_of(c), {y.view(), {}}, {c.dy.view()}, to);
+                    }),
+                    {"gradients.log_weight"}));
+  to = {};
+  to.initial_forward.log_scale = scale.view();
+  CHECK(test::has_all(test::refusal([&] {
+                        bila::gradient(bila::form::chunkwise{}, bila::mask::weighed_keys{bare, c.w.view()}, bila::norm::none{},
+                                       inputs_of(c), {y.view(), {}}, {c.dy.view()}, to);
+                      }),
+                      {"initial_forward.log_scale"}));
+}
+
+TEST_CASE("a workspace of the size that is asked for is enough") {
+  test::random_source random(7112);
+  for (int n = 0; n < 40; ++n) {
+    const auto c = draw(random, 70, 3, true);
+    INFO(named(c.o));
+    auto expected = run(c), to = room_for(c);
+    with_policies(c, [&](const auto& form, const auto& mask, const auto& norm) {
+      const auto in = inputs_of(c);
+      const auto out = outputs_of(c, to);
+      std::vector<std::byte> memory(bila::workspace_bytes(bila::cpu{}, form, mask, norm, in, out));
+      bila::attend(bila::cpu{.workspace = memory}, form, mask, norm, in, out);
+    });
+    CHECK(equal_bits(to, expected));
   }
 }
