@@ -26,7 +26,7 @@ struct head_gradient {
   rows<const T> y;                                       // (L, Dv), as the forward pass wrote it
   rows<const Real> row_sum;                              // (L, 1), as the forward pass wrote it
   rows<const T> dy;                                      // (L, Dv)
-  head_state<const Real> final_forward, final_backward;  // input: gradients with respect to the final states
+  head_state<const Real> final_forward, final_backward;  // input: gradients with respect to the final states, times their decays
   head_state<Real> initial_forward, initial_backward;    // output: gradients with respect to the initial states
   gradient_rows<T> q, k, v;                              // (L, Dk) (L, Dk) (L, Dv)
   rows<Real> weights;                                    // (L, L) with respect to M, zeroed by the caller; null: not wanted

@@ -191,6 +191,7 @@ class gradient_task {
     g.dy = rows_of(c_.dy.y, c_.size, b_, h, piece_);
     g.final_forward = head_state_of(c_.dy.final_forward, sequence(), h);
     g.final_backward = head_state_of(c_.dy.final_backward, sequence(), h);
+    g.final_forward.decay = g.final_backward.decay = 1;  // a final state has no gap to cross
     g.initial_forward = head_state_of(c_.to.initial_forward, sequence(), h);
     g.initial_backward = head_state_of(c_.to.initial_backward, sequence(), h);
     g.q = rows_for(c_.to.q, piece_, sum_q_, h);
