@@ -70,6 +70,13 @@ consteval bool has_slope() {
   return differentiable_normaliser<Norm>;
 }
 
+template <class Form, class Mask>
+consteval bool has_gradient() {
+  constexpr bool has = form::has_gradient<Form, form::memory_of<Mask>>;
+  static_assert(has, "bila::gradient: this form computes no gradient for this mask or rule");
+  return has;
+}
+
 template <class T, class Out>
 consteval bool is_output() {
   static_assert(std::same_as<Out, tensor_view<T>>, "bila: y is a tensor_view of what q is stored in, or bila::outputs");
@@ -163,7 +170,7 @@ template <class Tuning = void, class Backend = cpu, class Form, class Mask, clas
 void gradient(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
               const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
   if constexpr (detail::compiles<Backend, Form, Mask, Norm, T>())
-    if constexpr (detail::has_slope<Mask, Norm>())
+    if constexpr (detail::has_gradient<Form, Mask>() && detail::has_slope<Mask, Norm>())
       detail::backend_of<Backend>::template gradient<Tuning>(backend, form, mask, norm, in, kept, dy, to);
 }
 
@@ -181,7 +188,7 @@ std::size_t gradient_workspace_bytes(const Backend& backend, const Form& form, c
                                      const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
                                      const gradients<T>& to) {
   if constexpr (detail::compiles<Backend, Form, Mask, Norm, T>())
-    if constexpr (detail::has_slope<Mask, Norm>())
+    if constexpr (detail::has_gradient<Form, Mask>() && detail::has_slope<Mask, Norm>())
       return detail::backend_of<Backend>::template gradient_workspace_bytes<Tuning>(backend, form, mask, norm, in, kept, dy, to);
   return 0;
 }

@@ -14,20 +14,22 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// The chunkwise form in chunks of at most 16 tokens.
-using chunks_of_channels = chunkwise::engine<channel_weights, kernel::most_channel_tokens>;
+/// The chunkwise form in chunks of at most 16 tokens. It has no gradient.
+struct chunks_of_channels : chunkwise::engine<channel_weights, kernel::most_channel_tokens> {
+  void gradient() const = delete;
+};
 
 template <>
 struct engine_of<chunkwise, memory::channels> {
   static constexpr bool carries_states = true;
-  static chunks_of_channels of(const chunkwise& form) { return {form}; }
+  static chunks_of_channels of(const chunkwise& form) { return {{form}}; }
 };
 
 /// Token by token, a state would be read and written as often as with chunks of 4, for the same sums.
 template <>
 struct engine_of<recurrent, memory::channels> {
   static constexpr bool carries_states = true;
-  static chunks_of_channels of(const recurrent&) { return {chunkwise{.size = 4, .recompute = true}}; }
+  static chunks_of_channels of(const recurrent&) { return {{chunkwise{.size = 4}}}; }
 };
 
 template <>
