@@ -47,6 +47,9 @@ consteval bool compiles() {
                   "bila: this mask offers weights of pairs but no gaps, so only form::full and form::automatic accept it");
   } else if constexpr (!normaliser<Norm>) {
     static_assert(normaliser<Norm>, "bila: this type is no norm (see bila/norm/concepts.hpp)");
+  } else if constexpr (form::memory_of<Mask> == form::memory::weighed_gaps && !relative_normaliser<Norm>) {
+    static_assert(relative_normaliser<Norm>,
+                  "bila: this mask weighs keys, so the norm needs norm(Z, scale, unit) (see bila/norm/concepts.hpp)");
   } else if constexpr (!storage<T>) {
     static_assert(storage<T>, "bila: q, k, v and y are float, double, bila::bf16 or bila::f16");
   } else {
@@ -55,8 +58,14 @@ consteval bool compiles() {
   return false;
 }
 
-template <class Norm>
+template <class Mask, class Norm>
 consteval bool has_slope() {
+  if constexpr (form::memory_of<Mask> == form::memory::weighed_gaps && differentiable_normaliser<Norm>) {
+    static_assert(
+        differentiable_relative_normaliser<Norm>,
+        "bila::gradient: this mask weighs keys, so the norm needs slope(Z, scale, dy_y, unit) (see bila/norm/concepts.hpp)");
+    return differentiable_relative_normaliser<Norm>;
+  }
   static_assert(differentiable_normaliser<Norm>, "bila::gradient: this norm has no slope() (see bila/norm/concepts.hpp)");
   return differentiable_normaliser<Norm>;
 }
@@ -161,7 +170,7 @@ template <class Tuning = void, class Backend = cpu, class Form, class Mask, clas
 void gradient(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
               const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
   if constexpr (detail::compiles<Backend, Form, Mask, Norm, T>())
-    if constexpr (detail::has_gradient<Form, Mask>() && detail::has_slope<Norm>())
+    if constexpr (detail::has_gradient<Form, Mask>() && detail::has_slope<Mask, Norm>())
       detail::backend_of<Backend>::template gradient<Tuning>(backend, form, mask, norm, in, kept, dy, to);
 }
 
@@ -179,7 +188,7 @@ std::size_t gradient_workspace_bytes(const Backend& backend, const Form& form, c
                                      const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
                                      const gradients<T>& to) {
   if constexpr (detail::compiles<Backend, Form, Mask, Norm, T>())
-    if constexpr (detail::has_gradient<Form, Mask>() && detail::has_slope<Norm>())
+    if constexpr (detail::has_gradient<Form, Mask>() && detail::has_slope<Mask, Norm>())
       return detail::backend_of<Backend>::template gradient_workspace_bytes<Tuning>(backend, form, mask, norm, in, kept, dy, to);
   return 0;
 }

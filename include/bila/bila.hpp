@@ -18,6 +18,7 @@
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/full.hpp>
 #include <bila/form/recurrent.hpp>
+#include <bila/form/weighed_keys.hpp>
 #include <bila/kernel/packets.hpp>
 #include <bila/kernel/reference.hpp>
 #include <bila/mask/all_ones.hpp>

@@ -64,8 +64,9 @@ error_message check_gates_apart(named_tensors outputs, const Mask& mask) {
 /// The properties of a call on which the use of states depends: see check_state_use.
 struct state_rules {
   bool form_carries, mask_has_gaps, norm_uses_row_sum;
-  direction looks;     // the call's direction
-  index_t decays = 1;  // log decays of a state: 1, or Dk for a mask with decays per channel
+  direction looks;           // the call's direction
+  index_t decays = 1;        // log decays of a state: 1, or Dk for a mask with decays per channel
+  bool weighs_keys = false;  // whether the mask gives keys a weight
 };
 
 /// Returns what is wrong with a form or a norm by itself; empty if nothing is.
@@ -84,6 +85,8 @@ BILA_NOINLINE error_message check_state_use(const char* name, const state<T>& x,
   if (!rules.form_carries) return message(name, " is given, but form::full carries no state: recurrent and chunkwise do");
   if (!rules.mask_has_gaps) return message(name, " is given, but a mask without gaps has no state");
   if (rules.looks == opposite) return message(name, " is given, but the direction of the call does not look there");
+  if (x.log_scale.data != nullptr && !rules.weighs_keys)
+    return message(name, ".log_scale is given, but only the states of mask::weighed_keys have a scale");
   if (x.log_decay.data != nullptr && x.log_decay.features() != rules.decays)
     return message(name, ".log_decay has ", x.log_decay.features(), " numbers per head, the mask needs ", rules.decays);
   if (rules.norm_uses_row_sum && x.S.data != nullptr && x.z.data == nullptr)

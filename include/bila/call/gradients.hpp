@@ -143,6 +143,9 @@ BILA_NOINLINE error_message check_gradient_tensors(const state_rules& rules, con
   if (dy.y.extents != kept.y.extents) return message("dy has shape ", shape_in_words(dy.y), " but y has ", shape_in_words(kept.y));
   if (rules.norm_uses_row_sum && kept.row_sum.data == nullptr && size.B > 0 && size.H > 0 && size.L > 0)
     return message("row_sum is missing: the norm uses it, and attend writes it to outputs::row_sum");
+  for (const auto& [name, wanted] : {std::pair("forward", to.initial_forward.log_scale.data != nullptr),
+                                     std::pair("backward", to.initial_backward.log_scale.data != nullptr)})
+    if (wanted) return message("gradients.initial_", name, ".log_scale is given, but its gradient is that of log_decay");
   if (to.scale != nullptr && !keeps_digits<real_of<T>>(in.scale))
     return message("scale = ", in.scale, ": its gradient needs N, of which y keeps nothing");
   const per_axis tokens{size.B, size.H, size.L, 1}, gaps{size.B, size.H, size.L, rules.decays};

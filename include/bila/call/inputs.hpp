@@ -140,7 +140,8 @@ error_message check_state(const char* name, const state<T>& x, index_t sequences
     if (error_message wrong = check_state_storage(name, x); !wrong.empty()) return wrong;
   for (const error_message& wrong :
        {check_extents(".S", x.S, {sequences, size.H, size.Dk, size.Dv}), check_extents(".z", x.z, {sequences, size.H, size.Dk, 1}),
-        check_extents(".log_decay", x.log_decay, {sequences, size.H, 1, x.log_decay.features() == size.Dk ? size.Dk : 1})})
+        check_extents(".log_decay", x.log_decay, {sequences, size.H, 1, x.log_decay.features() == size.Dk ? size.Dk : 1}),
+        check_extents(".log_scale", x.log_scale, {sequences, size.H, 1, 1})})
     if (!wrong.empty()) return name + wrong;
   return {};
 }
@@ -259,13 +260,15 @@ error_message check_options(const inputs<T>& in, const geometry& size) {
 
 /// The names and memory of all tensors that a call writes.
 template <class T>
-std::array<named_tensor, 6> written_to(const outputs<T>& out) {
+std::array<named_tensor, 8> written_to(const outputs<T>& out) {
   return {{{"y", footprint(out.y)},
            {"row_sum", footprint(out.row_sum)},
            {"final_forward.S", footprint(out.final_forward.S, out.final_forward.bytes())},
            {"final_forward.z", footprint(out.final_forward.z, out.final_forward.bytes())},
+           {"final_forward.log_scale", footprint(out.final_forward.log_scale)},
            {"final_backward.S", footprint(out.final_backward.S, out.final_backward.bytes())},
-           {"final_backward.z", footprint(out.final_backward.z, out.final_backward.bytes())}}};
+           {"final_backward.z", footprint(out.final_backward.z, out.final_backward.bytes())},
+           {"final_backward.log_scale", footprint(out.final_backward.log_scale)}}};
 }
 
 template <class T>
@@ -275,14 +278,16 @@ std::array<named_tensor, 3> read_by(const inputs<T>& in) {
 
 /// The names and memory of both initial states. A final state may overwrite the initial state of its direction.
 template <class T>
-std::array<named_tensor, 6> initial_states_of(const inputs<T>& in) {
+std::array<named_tensor, 8> initial_states_of(const inputs<T>& in) {
   const auto &f = in.initial_forward, &b = in.initial_backward;
   return {{{"initial_forward.S", footprint(f.S, f.bytes()), "final_forward.S"},
            {"initial_forward.z", footprint(f.z, f.bytes()), "final_forward.z"},
            {"initial_forward.log_decay", footprint(f.log_decay)},
+           {"initial_forward.log_scale", footprint(f.log_scale), "final_forward.log_scale"},
            {"initial_backward.S", footprint(b.S, b.bytes()), "final_backward.S"},
            {"initial_backward.z", footprint(b.z, b.bytes()), "final_backward.z"},
-           {"initial_backward.log_decay", footprint(b.log_decay)}}};
+           {"initial_backward.log_decay", footprint(b.log_decay)},
+           {"initial_backward.log_scale", footprint(b.log_scale), "final_backward.log_scale"}}};
 }
 
 }  // namespace BILA_UNIT

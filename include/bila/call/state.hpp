@@ -32,22 +32,27 @@ using decay_in_state = std::conditional_t<is_16_bit<T>, std::conditional_t<std::
 /// The gap's log decay is log_decay [n, H, 1, 1], <= 0; if log_decay is empty, the decay is 1. A view without data is not given: an
 /// initial state counts as zero there, and a final state is not written.
 ///
+/// Only with mask::weighed_keys: the true state is e^{log_scale} times S and z, log_scale [n, H, 1, 1], a number or -inf. Without
+/// log_scale an initial state is the true one, and the true final state is written, which may overflow.
+///
 /// A call takes state<float>, or state<double> if it computes in double. state<bf16> and state<f16> convert to state<float>: a call
 /// widens the 16-bit numbers when it reads them, and rounds once when it writes them.
 template <class T>
 struct state {
   tensor_view<T> S, z;
-  tensor_view<detail::decay_in_state<T>> log_decay = {};
+  tensor_view<detail::decay_in_state<T>> log_decay = {}, log_scale = {};
   state_storage stored = state_storage::computed;  // the true type of S and z; only the conversion below sets it
 
-  BILA_SHARED constexpr bool given() const { return S.data != nullptr || z.data != nullptr || log_decay.data != nullptr; }
+  BILA_SHARED constexpr bool given() const {
+    return S.data != nullptr || z.data != nullptr || log_decay.data != nullptr || log_scale.data != nullptr;
+  }
 
   /// The bytes of one number of S or z.
   BILA_SHARED constexpr std::size_t bytes() const { return stored == state_storage::computed ? sizeof(T) : sizeof(bf16); }
 
   template <class U>
   requires(!std::is_const_v<T> && std::is_same_v<U, const T>) BILA_SHARED constexpr operator state<U>() const {
-    return {S, z, log_decay, stored};
+    return {S, z, log_decay, log_scale, stored};
   }
 
   template <class U>
@@ -55,7 +60,7 @@ struct state {
       BILA_ALWAYS_INLINE
       operator state<U>() const {
     return {tensor_view<U>{reinterpret_cast<U*>(S.data), S.extents, S.strides},
-            tensor_view<U>{reinterpret_cast<U*>(z.data), z.extents, z.strides}, log_decay,
+            tensor_view<U>{reinterpret_cast<U*>(z.data), z.extents, z.strides}, log_decay, log_scale,
             std::is_same_v<std::remove_const_t<T>, bf16> ? state_storage::bf16 : state_storage::f16};
   }
 };

@@ -55,12 +55,12 @@ BILA_NOINLINE void walk_away(const head<T>& x, direction way, index_t ib, walk_s
   const index_t away = way == direction::forward ? -1 : 1;
   const index_t queries = (std::min)(block, x.q.count - ib * block);
   fill_decays<Kernel>(x, way, ib * block, queries, w.decays.way(way));
-  scan_border(way, w.decays, queries, w.mine);
+  scan_border(x, way, ib * block, w.decays, queries, w.mine);
   double between = 1;
   for (index_t jb = ib + away; jb >= 0 && jb < blocks_in(x.k.count) && static_cast<Real>(between) > 0; jb += away) {
     const index_t n = (std::min)(block, x.k.count - jb * block);
     fill_decays<Kernel>(x, way, jb * block, n, w.decays.way(way));
-    scan_border(way, w.decays, n, w.theirs);
+    scan_border(x, way, jb * block, w.decays, n, w.theirs);
     for (index_t i = 0; i < queries; ++i) w.r[i] = static_cast<Real>(static_cast<double>(w.mine.read[i]) * between);
     visit(jb, kernel::rank_one<Real>{w.theirs.write, w.r});
     between *= w.theirs.total;
@@ -93,7 +93,7 @@ void for_each_key_block(const head<T>& x, index_t ib, double diagonal, walk_scra
   constexpr direction ways[] = {direction::forward, direction::backward};
   for (const direction way : ways)
     if (x.direction != other(way)) fill_decays<Kernel>(x, way, ib * block, queries, w.decays.way(way));
-  scan_block<Kernel>(x, table(ib), w.decays, diagonal);
+  scan_block<Kernel>(x, ib * block, table(ib), w.decays, diagonal);
   visit(ib, table(ib));
   for (const direction way : ways)
     if (x.direction != other(way)) walk_away(x, way, ib, w, visit);

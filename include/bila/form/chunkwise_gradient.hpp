@@ -185,7 +185,7 @@ struct chunkwise_gradient {
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void weigh_tokens(const head<T>& x, direction way, place at, scratch<Kernel, Real>& w) {
     fill_decays<Kernel>(x, way, at.first, at.count, w.decays.way(way));
-    scan_border(way, w.decays, at.count, w.border);
+    scan_border(x, way, at.first, w.decays, at.count, w.border);
   }
 
   /// Computes the weights of dy and dZ as they enter R: reads_dy_i = times read_i a_i, reads_dZ_i = times read_i b_i.
@@ -211,7 +211,8 @@ struct chunkwise_gradient {
     const Real* const r = w.adjoints.inside.r(adjoint);                            // (Dk)
     const auto dq = open_sum<Kernel>(g.q, at.first, w.dq.top(n), flags), dk = open_sum<Kernel>(g.k, at.first, w.dk.top(n), flags);
     const auto dv = open_sum<Kernel>(g.v, at.first, w.dv.top(n), flags);
-    double* const gaps = g.gaps(flags.way);
+    double *const gaps = g.gaps(flags.way), *const log_weights = x.mask.ends == nullptr ? nullptr : x.mask.ends->sums;
+    const bool wants_dots = gaps != nullptr || log_weights != nullptr;
     const double H_pending = state.factor(), R_pending = *w.adjoints.inside.pending(adjoint);
     weigh_tokens(x, flags.way, at, w);
     read_tokens(at, H_pending, w);
@@ -223,7 +224,7 @@ struct chunkwise_gradient {
     const auto add_read = [&](const running_sum<Real>& N, const Real* weights, kernel::tile<const Real> a,
                               kernel::tile<const Real> S, const Real* sums_weights, const Real* sums, kernel::tile<const Real> of,
                               double* z) {
-      const bool apart = gaps != nullptr && N.started;
+      const bool apart = wants_dots && N.started;
       const kernel::tile<Real> part = apart ? kernel::tile<Real>{w.weighted.data, n, of.columns, w.weighted.stride} : N.to;
       Kernel::read(part,
                    {.q = a,
@@ -233,13 +234,14 @@ struct chunkwise_gradient {
                     .v = kernel::one_row(sums, of.columns),
                     .partial = apart ? kernel::tile<const Real>{} : N.partial()},
                    &next);
-      if (gaps != nullptr) Kernel::template dots<Real>(z, part, of);
+      if (wants_dots) Kernel::template dots<Real>(z, part, of);
       if (apart) Kernel::add(N.to, part);
     };
     Kernel::transpose(w.Rt, R);
     add_read(dk, write, v, w.Rt, write, flags.row_sums ? r : nullptr, k, w.columns);
     Kernel::read(dv.to, {.q = k, .S = R, .weights = write, .partial = dv.partial()}, &next);
     add_read(dq, w.reads_dy, dy, w.Ht, w.reads_dZ, flags.row_sums ? w.h : nullptr, q, w.rows);  // last: H is cached
+    for (index_t j = 0; log_weights != nullptr && j < n; ++j) log_weights[at.first + j] += w.columns[j];
     if (gaps != nullptr) {
       double pass = Kernel::template inner<Real>(w.Ht, w.Rt);
       for (index_t c = 0; flags.row_sums && c < x.q.width; ++c) pass += static_cast<double>(w.h[c]) * static_cast<double>(r[c]);
@@ -292,12 +294,13 @@ struct chunkwise_gradient {
     std::copy_n(w.a + first, n, w.a_here);
     std::copy_n(w.b + first, n, w.b_here);
     if (x.direction == direction::both) fill_decays<Kernel>(x, other(way), first, n, w.decays.way(other(way)));
-    scan_block<Kernel>(x, M, w.decays, 1);
+    scan_block<Kernel>(x, first, M, w.decays, 1);
     Kernel::transpose(qt, q);
     Kernel::transpose(dyt, dy);
     Kernel::score(A, k, qt, M);
     Kernel::score_gradient(A, {G, E}, v, dyt, {w.a_here, w.b_here}, M);
     weigh_diagonal(x, g, A, G, E);
+    add_log_weights<Kernel>(x, first, E, true, w.rows);
     const auto to = [first](double* gaps) { return gaps == nullptr ? gaps : gaps + first; };
     Kernel::crossings(to(g.forward), to(g.backward), E, w.running);
     Kernel::apply(out.dq, G, k);

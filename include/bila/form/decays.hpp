@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bila/config.hpp>
+#include <bila/form/ends.hpp>
 #include <bila/form/head.hpp>
 #include <bila/kernel/scan.hpp>
 
@@ -18,6 +19,8 @@ struct gap_decays {
   template <class Kernel>
   gap_decays(kernel::arena& memory, index_t n, std::type_identity<Kernel>)
       : forward(memory.numbers<Kernel, double>(n + 1)), backward(memory.numbers<Kernel, double>(n + 1)) {}
+
+  explicit gap_decays(double* ahead, double* back) : forward(ahead), backward(back) {}
 
   double* way(direction w) const { return w == direction::forward ? forward : backward; }
 
@@ -36,6 +39,7 @@ struct gap_decays {
 /// token and after its last get decay 1: a given state has crossed its gap before the sweep starts.
 template <class Kernel, class T>
 BILA_NOINLINE void fill_decays(const head<T>& x, direction way, index_t first, index_t n, double* lambda) {
+  if (x.mask.ends != nullptr) return void(std::copy_n(x.mask.ends->decays(way) + first, n + 1, lambda));
   const bool starts = first == 0, ends = first + n == x.k.count;
   if (x.mask.gaps == gap::per_token) {
     lambda[0] = lambda[n] = 0;
@@ -60,6 +64,7 @@ class sweep_decays {
 
   template <class T>
   gap_decays of(const head<T>& x, index_t at, index_t n) {
+    if (x.mask.ends != nullptr) return gap_decays(x.mask.ends->forward, x.mask.ends->backward).after(at);
     if (at < begin_ || end_ < at + n) {
       const index_t tokens = tokens_for(C_);
       begin_ = way_ == direction::forward ? at : (std::max)(first_, at + C_ - tokens);
@@ -78,20 +83,25 @@ class sweep_decays {
   index_t begin_ = 0, end_ = 0;  // tokens whose decays are in scratch_
 };
 
-template <class Real>
-void scan_border(direction way, const gap_decays& decays, index_t n, kernel::border_weights<Real>& border) {
+/// Computes the weights at the borders of tokens [first, first + n), whose decays are given.
+template <class T, class Real>
+void scan_border(const head<T>& x, direction way, index_t first, const gap_decays& decays, index_t n,
+                 kernel::border_weights<Real>& border) {
   if (way == direction::forward)
     kernel::scan_forward(border, decays.forward, n);
   else
     kernel::scan_backward(border, decays.backward, n);
+  if (x.mask.ends != nullptr) x.mask.ends->weigh_border(way, first, n, border);
 }
 
-/// Fills M_ji (n, n) of key j and query i with the products of decays. Weights that the call's direction hides are zero.
+/// Fills M_ji (n, n) of key j and query i, tokens from `first` on, with the products of decays. Weights that the call's direction
+/// hides are zero.
 template <class Kernel, class T, class Real>
-void scan_block(const head<T>& x, kernel::tile<Real> M, const gap_decays& decays, double diagonal) {
+void scan_block(const head<T>& x, index_t first, kernel::tile<Real> M, const gap_decays& decays, double diagonal) {
   Kernel::scan_square(M, x.direction == direction::backward ? nullptr : decays.forward,
                       x.direction == direction::forward ? nullptr : decays.backward);
   for (index_t i = 0; i < M.rows; ++i) M.row(i)[i] = static_cast<Real>(diagonal);
+  if (x.mask.ends != nullptr) x.mask.ends->weigh_block(first, M);
 }
 
 }  // namespace BILA_UNIT

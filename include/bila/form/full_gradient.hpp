@@ -108,6 +108,7 @@ struct full_gradient {
         Kernel::score(A, k, qt, M);
         Kernel::score_gradient(A, {G, E}, v, dyt, {w.a, w.b}, M);
         if (ib == jb && (g.of_pairs || !detail::is_exactly(x.diagonal, 1))) weigh_diagonal(x, g, A, G, E);
+        add_log_weights<Kernel>(x, from, E, ib == jb, w.dots);
         if (g.of_pairs) cross<Kernel>(E, ib, jb, g, w);
         Kernel::apply(dq, G, k);
         add_product<Kernel>(g.k, from, w.dk.top(m), G, q);

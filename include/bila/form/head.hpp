@@ -26,11 +26,13 @@ inline namespace BILA_UNIT {
 constexpr direction other(direction way) { return way == direction::forward ? direction::backward : direction::forward; }
 
 /// One head's part of a `state`: S (Dk, Dv), z (Dk, 1), and the decay of the gap between the state and the sequence: one number, or
-/// the logs of decays per channel, (1, Dk).
+/// the logs of decays per channel, (1, Dk). A final state is multiplied by its decay before it is written.
 template <class Real>
 struct head_state {
   rows<Real> S, z;
   double decay = 1;
+  double log_decay = 0, log_scale = 0;  // of an initial state, read only if the mask weighs keys
+  Real* scale_to = nullptr;             // where the log scale of a final state is written
   rows<const std::remove_const_t<Real>> log_decays = {};
 
   bool given() const { return S.data != nullptr || z.data != nullptr; }
@@ -106,6 +108,7 @@ BILA_NOINLINE head<T> columns_of(head<T> x, split part) {
   if (part.index == 0) return x;
   x.row_sum.data = nullptr;  // every split computes the row sums, but only the first writes them
   x.final_forward.z.data = x.final_backward.z.data = nullptr;
+  x.final_forward.scale_to = x.final_backward.scale_to = nullptr;
   return x;
 }
 
@@ -144,6 +147,7 @@ BILA_NOINLINE void decay_initial_state(kernel::tile<Real> S, Real* s, const head
 /// Stores the final state, `pending` times S and s, if the caller wants it. s is null if the norm has no row sum. S is overwritten.
 template <class Real>
 BILA_NOINLINE void store_final_state(const head_state<Real>& to, kernel::tile<Real> S, const Real* s, double pending) {
+  pending *= to.decay;
   const Real factor = static_cast<Real>(pending);
   if (to.S.data != nullptr) {
     decay<Real>(S, nullptr, 0, pending);
@@ -154,9 +158,10 @@ BILA_NOINLINE void store_final_state(const head_state<Real>& to, kernel::tile<Re
 }
 
 template <class Kernel, class Real>
-BILA_NOINLINE void divide_exceptional_rows(kernel::tile<Real> N, const Real* z, const norm_view<Real>& norm, double scale) {
+BILA_NOINLINE void divide_exceptional_rows(kernel::tile<Real> N, const Real* z, const norm_view<Real>& norm, double scale,
+                                           const Real* unit) {
   for (index_t i = 0; i < N.rows; ++i) {
-    const quotient<Real> row = norm.quotient_of(norm.uses_row_sum ? z[i] : Real(0), scale);
+    const quotient<Real> row = norm.quotient_of(norm.uses_row_sum ? z[i] : Real(0), scale, unit == nullptr ? unit : unit + i);
     if (detail::is_exactly(row.divisor, 0))
       std::fill_n(N.row(i), N.columns, Real(0));
     else if (!norm::has_row_scale(row))
@@ -164,13 +169,20 @@ BILA_NOINLINE void divide_exceptional_rows(kernel::tile<Real> N, const Real* z, 
   }
 }
 
+/// The units of the rows from token `first` on (see relative_normaliser); null if the mask does not weigh keys.
+template <class T>
+const real_of<T>* units_of(const head<T>& x, index_t first) {
+  return x.mask.ends == nullptr ? nullptr : x.mask.ends->unit + first;
+}
+
 /// Finishes rows [first, first + N.rows): y = sums / n(Z). write() is called once `out` is filled, and must set N_i = out_i sums_i.
 template <class Kernel, class T, class Real, class Write>
 void finish(const head<T>& x, index_t first, kernel::tile<Real> N, const Real* z, Real* out, const norm_view<Real>& norm,
             const Write& write) {
-  const bool all = norm.row_scales(out, z, N.rows, x.scale);
+  const Real* const unit = units_of(x, first);
+  const bool all = norm.row_scales(out, z, N.rows, x.scale, unit);
   write();
-  if (!all) divide_exceptional_rows<Kernel>(N, z, norm, x.scale);
+  if (!all) divide_exceptional_rows<Kernel>(N, z, norm, x.scale, unit);
   if (norm.uses_row_sum && x.row_sum.data != nullptr)
     for (index_t i = 0; i < N.rows; ++i) x.row_sum(first + i, 0) = z[i];
   kernel::store(x.y.slice(first, N.rows), N);

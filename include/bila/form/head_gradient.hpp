@@ -36,7 +36,7 @@ struct head_gradient {
   rows<const T> y;                                       // (L, Dv), as the forward pass wrote it
   rows<const Real> row_sum;                              // (L, 1), as the forward pass wrote it
   rows<const T> dy;                                      // (L, Dv)
-  head_state<const Real> final_forward, final_backward;  // input: gradients with respect to the final states
+  head_state<const Real> final_forward, final_backward;  // input: gradients with respect to the final states, times their decays
   head_state<Real> initial_forward, initial_backward;    // output: gradients with respect to the initial states
   gradient_rows<T> q, k, v;                              // (L, Dk) (L, Dk) (L, Dv)
   rows<Real> weights;                                    // (L, L) with respect to M, zeroed by the caller; null: not wanted
@@ -86,7 +86,7 @@ BILA_NOINLINE double through_norm(const head<T>& x, const head_gradient<T>& g, i
   const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(first, n), scratch_dy),
              y = kernel::whole_packets<Kernel>(g.y.slice(first, n), scratch_y);
   Kernel::template dots<Real>(dots, dy, y);
-  return norm.slopes(a, b, norm.uses_row_sum ? g.row_sum.slice(first, n) : g.row_sum, dots, n, x.scale);
+  return norm.slopes(a, b, norm.uses_row_sum ? g.row_sum.slice(first, n) : g.row_sum, dots, n, x.scale, units_of(x, first));
 }
 
 /// Loads as load_initial_state() does, but transposed: St (Dv, Dk).
@@ -128,6 +128,16 @@ void weigh_diagonal(const head<T>& x, head_gradient<T>& g, kernel::tile<Real> A,
     A.row(i)[i] *= diagonal;
     G.row(i)[i] *= diagonal;
   }
+}
+
+/// Adds to the gradient with respect to the log weights of keys the pairs of one block, dl/dw_j = sum_i E_ji. The keys are tokens
+/// from `first` on. If the block is on the diagonal, it was computed with weight 1 there. `rows` is scratch for the queries.
+template <class Kernel, class T, class Real>
+void add_log_weights(const head<T>& x, index_t first, kernel::tile<Real> E, bool on_diagonal, double* rows) {
+  if (x.mask.ends == nullptr || x.mask.ends->sums == nullptr) return;
+  double* const sums = x.mask.ends->sums + first;
+  Kernel::sums(rows, sums, E);
+  for (index_t j = 0; on_diagonal && j < E.rows; ++j) sums[j] += (x.diagonal - 1) * static_cast<double>(E.row(j)[j]);
 }
 
 }  // namespace BILA_UNIT

@@ -128,6 +128,7 @@ struct kept_adjoints {
     const list& last = kept.spans == 1 ? inside : ends;
     const index_t n = kept.spans == 1 ? chunks : kept.spans - 1;
     load_initial_state<Kernel>(last.R(n), last.r(n), final);
+    if (!detail::is_exactly(final.decay, 1)) decay(last.R(n), last.r(n), last.Dk, final.decay);
     std::fill_n(last.pending(n), last.decays, 1.0);
     if (!row_sums) std::fill_n(last.r(n), last.Dk, Real(0));
     rest.start();

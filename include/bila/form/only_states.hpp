@@ -34,6 +34,11 @@ struct only_states {
   };
 
   template <class Kernel, class T>
+  static void plan(kernel::arena& memory, head_size size) {
+    scratch<Kernel, real_of<T>>(memory, size);
+  }
+
+  template <class Kernel, class T>
   static BILA_NOINLINE void run(const head<T>& x, bool row_sums, kernel::arena memory) {
     scratch<Kernel, real_of<T>> w(memory, {x.k.count, x.k.width, x.v.width});
     for (const direction way : {direction::forward, direction::backward})
@@ -58,7 +63,7 @@ struct only_states {
         next.add(x.v, then, m);
       }
       fill_decays<Kernel>(x, way, at, n, w.decays.way(way));
-      scan_border(way, w.decays, n, w.border);
+      scan_border(x, way, at, w.decays, n, w.border);
       const Real settle = static_cast<Real>(state.decay(w.border.total));
       kernel::weigh_borders(w.border, 1, state.factor(), n, w.now);
       Kernel::accumulate(S,
@@ -74,6 +79,21 @@ struct only_states {
     store_final_state(x.final(way), S.S, S.s, state.factor());
   }
 };
+
+/// What computes final states alone for a call of engine `Engine`: its own `states`, or only_states.
+template <class Engine>
+struct find_states {
+  using type = only_states;
+};
+
+template <class Engine>
+requires requires { typename Engine::states; }
+struct find_states<Engine> {
+  using type = typename Engine::states;
+};
+
+template <class Engine>
+using states_of = typename find_states<Engine>::type;
 
 }  // namespace BILA_UNIT
 }  // namespace form

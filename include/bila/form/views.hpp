@@ -7,6 +7,7 @@
 #include <bila/call/gradients.hpp>
 #include <bila/call/segments.hpp>
 #include <bila/config.hpp>
+#include <bila/form/ends.hpp>
 #include <bila/kernel/tile.hpp>
 #include <bila/mask/concepts.hpp>
 #include <bila/norm/concepts.hpp>
@@ -278,8 +279,9 @@ mask_view<Real> view_with_pull_back(const Mask& mask) {
 /// A mask restricted to one segment of one head. Tokens and gaps count from the segment's first token.
 template <class Real>
 struct head_mask : mask_view<Real> {
-  index_t b, h, first;   // batch row, head of the gaps' parameters, first token of the segment
-  index_t own_head = 0;  // head of the parameter besides the gaps
+  index_t b, h, first;                   // batch row, head of the gaps' parameters, first token of the segment
+  index_t own_head = 0;                  // head of the parameter besides the gaps
+  const key_ends<Real>* ends = nullptr;  // the weights of keys; null if the mask has none
 
   /// Writes the log decays of gaps [t, t + count). The checks accept log decays up to 1e-6; positive ones become 0 here.
   void log_decays(direction way, index_t t, index_t count, double* to) const {
@@ -331,46 +333,67 @@ struct norm_view {
 
   error_message (*ask_wrong)(const void* norm) = nullptr;  // returns what is wrong with the norm's numbers
 
-  bool (*ask_row_scales)(const void* norm, Real* out, const Real* z, index_t n, double scale) = nullptr;
-  quotient<Real> (*ask_quotient)(const void* norm, Real Z, double scale) = nullptr;
-  double (*ask_slopes)(const void* norm, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n,
-                       double scale) = nullptr;  // null except for a gradient
+  // `unit` is read only if the mask weighs keys: see relative_normaliser.
+  bool (*ask_row_scales)(const void* norm, Real* out, const Real* z, index_t n, double scale, const Real* unit) = nullptr;
+  quotient<Real> (*ask_quotient)(const void* norm, Real Z, double scale, const Real* unit) = nullptr;
+  double (*ask_slopes)(const void* norm, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n, double scale,
+                       const Real* unit) = nullptr;  // null except for a gradient
 
   /// Writes out_i with y_i = out_i N_i. Returns false if some rows have no such factor: they get 1, for divide_exceptional_rows().
-  bool row_scales(Real* out, const Real* z, index_t n, double scale) const { return ask_row_scales(norm, out, z, n, scale); }
+  bool row_scales(Real* out, const Real* z, index_t n, double scale, const Real* unit = nullptr) const {
+    return ask_row_scales(norm, out, z, n, scale, unit);
+  }
 
-  quotient<Real> quotient_of(Real Z, double scale) const { return ask_quotient(norm, Z, scale); }
+  /// `unit` points to that of the row.
+  quotient<Real> quotient_of(Real Z, double scale, const Real* unit = nullptr) const { return ask_quotient(norm, Z, scale, unit); }
 
   /// Writes the slopes a_i, b_i of tokens with row sums Z and dots_i = dy_i . y_i. Returns their part in the scale's gradient.
-  double slopes(Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n, double scale) const {
-    return ask_slopes(norm, a, b, Z, dots, n, scale);
+  double slopes(Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n, double scale,
+                const Real* unit = nullptr) const {
+    return ask_slopes(norm, a, b, Z, dots, n, scale, unit);
   }
 };
 
-template <class Real, class Norm>
+/// Relative: the mask weighs keys, so the norm is asked with the rows' units.
+template <class Real, bool Relative = false, class Norm>
 norm_view<Real> view_of_norm(const Norm& norm) {
   norm_view<Real> view;
   view.norm = &norm;
   view.uses_row_sum = Norm::uses_row_sum;
   view.ask_wrong = [](const void* any) { return detail::check_itself(*static_cast<const Norm*>(any)); };
-  view.ask_row_scales = [](const void* any, Real* out, const Real* z, index_t n, double scale) {
-    return norm::row_scales(out, z, n, *static_cast<const Norm*>(any), scale);
+  view.ask_row_scales = [](const void* any, Real* out, const Real* z, index_t n, double scale, [[maybe_unused]] const Real* unit) {
+    const Norm& asked = *static_cast<const Norm*>(any);
+    if constexpr (Relative)
+      return norm::scales_of(
+          out, n, [&](index_t i) { return asked(Norm::uses_row_sum ? z[i] : Real(0), static_cast<Real>(scale), unit[i]); });
+    else
+      return norm::row_scales(out, z, n, asked, scale);
   };
-  view.ask_quotient = [](const void* any, Real Z, double scale) {
-    return (*static_cast<const Norm*>(any))(Z, static_cast<Real>(scale));
+  view.ask_quotient = [](const void* any, Real Z, double scale, [[maybe_unused]] const Real* unit) {
+    if constexpr (Relative)
+      return (*static_cast<const Norm*>(any))(Z, static_cast<Real>(scale), *unit);
+    else
+      return (*static_cast<const Norm*>(any))(Z, static_cast<Real>(scale));
   };
   return view;
 }
 
 /// Adds the slopes to view_of_norm(). Only a gradient needs them.
-template <class Real, differentiable_normaliser Norm>
+template <class Real, bool Relative = false, differentiable_normaliser Norm>
 norm_view<Real> view_with_slopes(const Norm& norm) {
-  norm_view<Real> view = view_of_norm<Real>(norm);
-  view.ask_slopes = [](const void* any, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n, double scale) {
+  norm_view<Real> view = view_of_norm<Real, Relative>(norm);
+  view.ask_slopes = [](const void* any, Real* a, Real* b, const rows<const Real>& Z, const double* dots, index_t n, double scale,
+                       [[maybe_unused]] const Real* unit) {
     double total = 0;
+    const auto slope_of = [&](index_t i) {
+      const Real z = Norm::uses_row_sum ? Z(i, 0) : Real(0);
+      if constexpr (Relative)
+        return static_cast<const Norm*>(any)->slope(z, static_cast<Real>(scale), static_cast<Real>(dots[i]), unit[i]);
+      else
+        return static_cast<const Norm*>(any)->slope(z, static_cast<Real>(scale), static_cast<Real>(dots[i]));
+    };
     for (index_t i = 0; i < n; ++i) {
-      const slope<Real> by = static_cast<const Norm*>(any)->slope(Norm::uses_row_sum ? Z(i, 0) : Real(0), static_cast<Real>(scale),
-                                                                  static_cast<Real>(dots[i]));
+      const slope<Real> by = slope_of(i);
       a[i] = by.numerator;
       b[i] = by.row_sum;
       total += static_cast<double>(by.scale);

@@ -51,8 +51,8 @@ class scalar_weights {
       const bool inner = at > 0 && at + n < x.q.count;
       if (x.mask.gaps == gap::per_token || !inner || !scanned_inner_ || n != scanned_) {
         const gap_decays decays = gaps_.of(x, at, n);
-        scan_border(way_, decays, n, w_.border_);
-        if (finish_) scan_block<Kernel>(x, kernel::tile<Real>{w_.M_.data, n, n, w_.M_.stride}, decays, x.diagonal);
+        scan_border(x, way_, at, decays, n, w_.border_);
+        if (finish_) scan_block<Kernel>(x, at, kernel::tile<Real>{w_.M_.data, n, n, w_.M_.stride}, decays, x.diagonal);
         scanned_ = n;
         scanned_inner_ = inner;
       }

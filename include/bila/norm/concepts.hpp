@@ -30,10 +30,24 @@ concept normaliser = requires(const Norm& norm, double x) {
   { norm(x, x) } -> std::same_as<quotient<double>>;
 };
 
+/// A normaliser for masks that weigh keys. N and Z of a row are then relative: the true ones are N / unit and Z / unit, and `unit`
+/// is what a true sum of one becomes, e^{-m_i} (MATH.md 6.2). norm(Z, s, unit) returns the quotient of the relative N. For a row
+/// without keys N and Z are 0, and unit is infinite or close to the largest number.
+template <class Norm>
+concept relative_normaliser = normaliser<Norm> && requires(const Norm& norm, double x) {
+  { norm(x, x, x) } -> std::same_as<quotient<double>>;
+};
+
 /// A normaliser that has a gradient.
 template <class Norm>
 concept differentiable_normaliser = normaliser<Norm> && requires(const Norm& norm, double x) {
   { norm.slope(x, x, x) } -> std::same_as<slope<double>>;
+};
+
+/// A normaliser that has a gradient for masks that weigh keys, with respect to the relative N and Z.
+template <class Norm>
+concept differentiable_relative_normaliser = relative_normaliser<Norm> && requires(const Norm& norm, double x) {
+  { norm.slope(x, x, x, x) } -> std::same_as<slope<double>>;
 };
 
 }  // namespace v0_1

@@ -17,10 +17,21 @@ struct none {
     return {scale, Real(1)};
   }
 
+  /// For masks that weigh keys: y = s N / unit.
+  template <class Real>
+  BILA_SHARED constexpr quotient<Real> operator()(Real, Real scale, Real unit) const {
+    return {scale / unit, Real(1)};
+  }
+
   /// dy_y is the dot product dy . y.
   template <class Real>
   BILA_SHARED constexpr bila::slope<Real> slope(Real, Real scale, Real dy_y) const {
     return {scale, Real(0), dy_y / scale};
+  }
+
+  template <class Real>
+  BILA_SHARED constexpr bila::slope<Real> slope(Real, Real scale, Real dy_y, Real unit) const {
+    return {scale / unit, Real(0), dy_y / scale};
   }
 };
 

@@ -24,10 +24,23 @@ struct row_sum {
     return {Real(1), Z + static_cast<Real>(eps)};
   }
 
+  /// For masks that weigh keys: y = N / (Z + eps unit).
+  template <class Real>
+  BILA_SHARED constexpr quotient<Real> operator()(Real Z, Real, Real unit) const {
+    return {Real(1), detail::is_exactly(eps, 0) ? Z : Z + static_cast<Real>(eps) * unit};  // unit may be infinite
+  }
+
   /// y does not depend on the scale. A row that was set to zero passes no gradient.
   template <class Real>
   BILA_SHARED constexpr bila::slope<Real> slope(Real Z, Real, Real dy_y) const {
     const Real n = Z + static_cast<Real>(eps);
+    if (detail::is_exactly(n, 0)) return {Real(0), Real(0), Real(0)};
+    return {Real(1) / n, -dy_y / n, Real(0)};
+  }
+
+  template <class Real>
+  BILA_SHARED constexpr bila::slope<Real> slope(Real Z, Real scale, Real dy_y, Real unit) const {
+    const Real n = (*this)(Z, scale, unit).divisor;
     if (detail::is_exactly(n, 0)) return {Real(0), Real(0), Real(0)};
     return {Real(1) / n, -dy_y / n, Real(0)};
   }

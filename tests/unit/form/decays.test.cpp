@@ -156,11 +156,13 @@ TEMPLATE_TEST_CASE("what crosses a chunk's borders is taken from the decays of i
   decays.backward = backward.data();
   std::vector<TestType> read(3), write(3);
   bila::kernel::border_weights<TestType> border{read.data(), write.data()};
-  bila::form::scan_border(direction::forward, decays, 3, border);
+  const one_decay mask;
+  const auto x = head_of(mask, 3);
+  bila::form::scan_border(x, direction::forward, 0, decays, 3, border);
   CHECK(read == std::vector<TestType>{TestType(0x1p-1), TestType(0x1p-3), TestType(0x1p-6)});
   CHECK(write == std::vector<TestType>{TestType(0x1p-5), TestType(0x1p-3), 1});
   CHECK(border.total == 0x1p-6);
-  bila::form::scan_border(direction::backward, decays, 3, border);
+  bila::form::scan_border(x, direction::backward, 0, decays, 3, border);
   CHECK(read == std::vector<TestType>{TestType(0x1p-5), TestType(0x1p-4), TestType(0x1p-2)});
   CHECK(write == std::vector<TestType>{1, TestType(0x1p-1), TestType(0x1p-3)});
   CHECK(border.total == 0x1p-5);
@@ -185,7 +187,7 @@ TEMPLATE_TEST_CASE("the block of a chunk: keys in rows, zero where the direction
         decays.backward = backward.data();
         std::vector<double> memory(static_cast<std::size_t>(n * 16), nan);
         const bila::kernel::tile<double> M{memory.data(), n, n, 16};
-        bila::form::scan_block<TestType>(x, M, decays, diagonal);
+        bila::form::scan_block<TestType>(x, 0, M, decays, diagonal);
         const index_t written = bila::kernel::round_up(n, lanes);
         for (index_t j = 0; j < n; ++j)
           for (index_t i = 0; i < 16; ++i) {

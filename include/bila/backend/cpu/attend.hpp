@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <limits>
 #include <string>
 #include <type_traits>
 
@@ -75,21 +76,21 @@ std::size_t bytes_of_copies(const geometry& size, const inputs<T>& in, const out
 }
 
 /// The plan of a call for final states only, without y.
-template <class Kernel, class T>
+template <class Kernel, class Form, class T>
 BILA_NOINLINE schedule plan_states(const cpu& backend, const inputs<T>& in, const outputs<T>& out) {
   const geometry size = geometry_of(in, out);
   schedule s{segments_of(in, size).count(), 1, 0, 0, 0, 0};
   s.tasks = size.B * size.H * s.segments;
   s.workers = std::clamp<index_t>(s.tasks, 1, threads_for(backend, size));
   kernel::arena counter;
-  form::only_states::scratch<Kernel, real_of<T>>(counter, {size.L, size.Dk, size.Dv});
+  form::states_of<Form>::template plan<Kernel, T>(counter, {size.L, size.Dk, size.Dv});
   s.bytes_per_slot = counter.used() + bytes_of_copies<Kernel>(size, in, out);
   return s;
 }
 
 template <class Kernel, class Form, class T>
 BILA_NOINLINE schedule plan(const cpu& backend, const Form& form, const inputs<T>& in, const outputs<T>& out) {
-  if (only_states(out)) return plan_states<Kernel>(backend, in, out);
+  if (only_states(out)) return plan_states<Kernel, Form>(backend, in, out);
   const geometry size = geometry_of(in, out.y);
   const form::head_size largest = largest_head(in, size);
   const index_t heads = size.B * size.H * segments_of(in, size).count();
@@ -199,6 +200,11 @@ BILA_NOINLINE error_message check_state_decay(const char* name, const state<T>& 
         for (index_t d = 0; d < x.log_decay.features(); ++d)
           if (!is_log_decay(static_cast<double>(x.log_decay(n, h, 0, d))))
             return message(name, ".log_decay[n = ", n, ", h = ", h, "] = ", x.log_decay(n, h, 0, d), ", a log decay must be <= 0");
+  if (x.log_scale.data != nullptr)
+    for (index_t n = 0; n < x.log_scale.batches(); ++n)
+      for (index_t h = 0; h < x.log_scale.heads(); ++h)
+        if (const double scale = static_cast<double>(x.log_scale(n, h, 0, 0)); !(scale <= std::numeric_limits<double>::max()))
+          return message(name, ".log_scale[n = ", n, ", h = ", h, "] = ", scale, ", it must be a number or -inf");
   return {};
 }
 
@@ -239,18 +245,26 @@ template <class Form, class T>
 error_message check_call(const cpu& backend, const Form& form, bool carries_states, const views<T>& with, const inputs<T>& in,
                          const outputs<T>& out) {
   const index_t decays = with.mask.per_channel ? in.k.features() : 1;
-  const state_rules rules{carries_states, with.mask.gapped, with.norm.uses_row_sum, in.direction, decays};
+  const state_rules rules{carries_states, with.mask.gapped, with.norm.uses_row_sum,
+                          in.direction,   decays,           with.mask.ask_log_weights != nullptr};
   return check_call(backend, check_itself(form), rules, with, in, out);
 }
 
-/// Reads the decay of the gap between an initial state and the sequence.
+/// Reads the decay of the gap between an initial state and the sequence, and the state's scale.
 template <class Real>
 void read_decay(const state<Real>& x, index_t sequence, index_t h, form::head_state<Real>& part) {
+  if (x.log_scale.data != nullptr) part.log_scale = static_cast<double>(x.log_scale(sequence, h, 0, 0));
   if (x.log_decay.data == nullptr) return;
   if (x.log_decay.features() > 1)
     part.log_decays = head_rows(x.log_decay, sequence, h, 0, 1);
   else
-    part.decay = std::exp((std::min)(0.0, static_cast<double>(x.log_decay(sequence, h, 0, 0))));
+    part.log_decay = (std::min)(0.0, static_cast<double>(x.log_decay(sequence, h, 0, 0))), part.decay = std::exp(part.log_decay);
+}
+
+/// Where the scale of a final state is written.
+template <class Real>
+void place_scale(const state<Real>& x, index_t sequence, index_t h, form::head_state<Real>& part) {
+  if (x.log_scale.data != nullptr) part.scale_to = &x.log_scale(sequence, h, 0, 0);
 }
 
 /// The part of a state that belongs to one head.
@@ -261,6 +275,8 @@ BILA_NOINLINE form::head_state<Real> head_state_of(const state<Real>& x, index_t
   if (x.z.data != nullptr) part.z = head_rows(x.z, sequence, h, 0, x.z.length());
   if constexpr (std::is_const_v<Real>)  // only an initial state has a decay
     read_decay(x, sequence, h, part);
+  else
+    place_scale(x, sequence, h, part);
   return part;
 }
 
@@ -302,6 +318,8 @@ template <class Kernel, class Real>
           for (index_t d = 0; d < to.width; ++d) to(c, d) = static_cast<float>(from(c, d));
       });
     read_decay(x, sequence, h, part);
+  } else {
+    place_scale(x, sequence, h, part);
   }
   return part;
 }
@@ -327,13 +345,16 @@ template <class Real>
     });
 }
 
-/// The final state of an empty sequence is the initial state. z is copied only if the norm uses row sums.
+/// The final state of an empty sequence is the initial state. z is copied only if the norm uses row sums. A final state without a
+/// log scale is the true one.
 template <class Real>
 BILA_NOINLINE void pass_on(const form::head_state<const Real>& from, const form::head_state<Real>& to, bool row_sums) {
-  const auto copy = [](const rows<const Real>& source, const rows<Real>& target) {
+  const Real factor = to.scale_to == nullptr ? static_cast<Real>(std::exp(from.log_scale)) : Real(1);
+  if (to.scale_to != nullptr) *to.scale_to = static_cast<Real>(from.log_scale);
+  const auto copy = [factor](const rows<const Real>& source, const rows<Real>& target) {
     if (target.data == nullptr) return;
     for (index_t c = 0; c < target.count; ++c)
-      for (index_t d = 0; d < target.width; ++d) target(c, d) = source.data == nullptr ? Real(0) : source(c, d);
+      for (index_t d = 0; d < target.width; ++d) target(c, d) = source.data == nullptr ? Real(0) : factor * source(c, d);
   };
   copy(from.S, to.S);
   if (row_sums) copy(from.z, to.z);
@@ -414,7 +435,7 @@ BILA_NOINLINE void run_task(index_t task, form::sweep_pass at, kernel::arena mem
 }
 
 /// Computes the final states of one segment of one head, in a call without y.
-template <class Kernel, class T>
+template <class Kernel, class Form, class T>
 BILA_NOINLINE void run_states_task(index_t task, kernel::arena memory, const schedule& s, const views<T>& with, const inputs<T>& in,
                                    const outputs<T>& out) {
   const geometry size = geometry_of(in, out);
@@ -423,7 +444,7 @@ BILA_NOINLINE void run_states_task(index_t task, kernel::arena memory, const sch
   head.final_forward = head_state_in<Kernel>(memory, out.final_forward, b * s.segments + n, h);
   head.final_backward = head_state_in<Kernel>(memory, out.final_backward, b * s.segments + n, h);
   if (head.k.count > 0) {
-    form::only_states::run<Kernel>(head, with.norm.uses_row_sum, memory);
+    form::states_of<Form>::template run<Kernel>(head, with.norm.uses_row_sum, memory);
   } else {
     pass_on(head.initial_forward, head.final_forward, with.norm.uses_row_sum);
     pass_on(head.initial_backward, head.final_backward, with.norm.uses_row_sum);
@@ -442,7 +463,7 @@ BILA_NOINLINE error_message run_checked(const cpu& backend, const Form& form, bo
   const call_memory memory(backend.workspace, s.bytes());  // shared by both passes: halves exchange data here
   const auto run = [&](form::sweep_pass at) {
     run_tasks(backend, s, memory, [&](index_t task, kernel::arena own, std::byte* between) {
-      if (only_states(out)) return run_states_task<Kernel>(task, own, s, with, in, out);
+      if (only_states(out)) return run_states_task<Kernel, Form>(task, own, s, with, in, out);
       run_task<Kernel>(task, at, own, between, s, form, with, in, out);
     });
   };

@@ -23,7 +23,7 @@ struct backend_of<cpu> {
 
   template <class Kernel, class T, class Mask, class Norm>
   static views<T> views_of(const Mask& mask, const Norm& norm) {
-    return {form::view_of_mask<real_of<T>>(mask), form::view_of_norm<real_of<T>>(norm)};
+    return {form::view_of_mask<real_of<T>>(mask), form::view_of_norm<real_of<T>, weighs_keys<Mask>>(norm)};
   }
 
   template <class Form, class Mask, class T>
@@ -57,7 +57,7 @@ struct backend_of<cpu> {
                        const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
     using engine = form::engine_of<Form, form::memory_of<Mask>>;
     using Kernel = kernel_of<Tuning>;
-    const views<T> with{form::view_with_pull_back<real_of<T>>(mask), form::view_with_slopes<real_of<T>>(norm)};
+    const views<T> with{form::view_with_pull_back<real_of<T>>(mask), form::view_with_slopes<real_of<T>, weighs_keys<Mask>>(norm)};
     const error_message wrong =
         run_gradient_checked<Kernel>(backend, engine::of(form), engine::carries_states, with, in, kept, dy, to);
     if (!wrong.empty()) raise(wrong);
@@ -69,7 +69,7 @@ struct backend_of<cpu> {
                                               const gradients<T>& to) {
     using engine = form::engine_of<Form, form::memory_of<Mask>>;
     using Kernel = kernel_of<Tuning>;
-    const views<T> with{form::view_with_pull_back<real_of<T>>(mask), form::view_with_slopes<real_of<T>>(norm)};
+    const views<T> with{form::view_with_pull_back<real_of<T>>(mask), form::view_with_slopes<real_of<T>, weighs_keys<Mask>>(norm)};
     std::size_t bytes = 0;
     const error_message wrong = plan_checked<Kernel>(backend, engine::of(form), engine::carries_states, with, in, kept, dy, to,
                                                      [&](const auto&, const schedule& s) {

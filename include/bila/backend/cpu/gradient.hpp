@@ -45,7 +45,7 @@ BILA_NOINLINE error_message check_gradient_call(const cpu& backend, const Form& 
                                                 const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
                                                 const gradients<T>& to) {
   const state_rules rules{carries_states, with.mask.gapped, with.norm.uses_row_sum, in.direction,
-                          with.mask.per_channel ? in.k.features() : 1};
+                          with.mask.per_channel ? in.k.features() : 1, with.mask.ask_log_weights != nullptr};
   error_message wrong = validate(backend);
   if (wrong.empty()) wrong = check_itself(form);
   if (wrong.empty()) wrong = with.norm.ask_wrong(with.norm.norm);
@@ -180,11 +180,17 @@ class gradient_task {
     if (piece_.count > 0 || keys_.count > 0) {
       c_.form.gradient().template run<Kernel>(head, g, c_.with.norm, memory);
     } else {
-      pass_on(g.final_forward, g.initial_forward, c_.with.norm.uses_row_sum);
-      pass_on(g.final_backward, g.initial_backward, c_.with.norm.uses_row_sum);
+      pass_on(relative_to(head.initial_forward, g.final_forward), g.initial_forward, c_.with.norm.uses_row_sum);
+      pass_on(relative_to(head.initial_backward, g.final_backward), g.initial_backward, c_.with.norm.uses_row_sum);
     }
     part = {0, 0, g.scale, g.diagonal};
     if (g.forward != nullptr) finish_gaps(head, h, part);
+  }
+
+  /// The gradient with respect to the final state, if the sequence is empty and the final state is the initial state `from`.
+  static form::head_state<const Real> relative_to(const form::head_state<const Real>& from, form::head_state<const Real> final) {
+    final.log_scale = is_exactly(from.log_scale, final.log_scale) ? 0 : from.log_scale - final.log_scale;
+    return final;
   }
 
   /// The inputs and outputs of the form's gradient for head h.
@@ -195,6 +201,7 @@ class gradient_task {
     g.dy = rows_of(c_.dy.y, c_.size, b_, h, piece_);
     g.final_forward = head_state_of(c_.dy.final_forward, sequence(), h);
     g.final_backward = head_state_of(c_.dy.final_backward, sequence(), h);
+    g.final_forward.decay = g.final_backward.decay = 1;  // a final state has no gap to cross
     g.initial_forward = head_state_of(c_.to.initial_forward, sequence(), h);
     g.initial_backward = head_state_of(c_.to.initial_backward, sequence(), h);
     g.q = rows_for(c_.to.q, piece_, sum_q_, h);
