@@ -14,6 +14,7 @@
 #include <bila/form/automatic.hpp>
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/full.hpp>
+#include <bila/form/levels.hpp>
 #include <bila/form/recurrent.hpp>
 #include <bila/kernel/packets.hpp>
 #include <bila/kernel/reference.hpp>
