@@ -36,6 +36,9 @@ consteval bool compiles() {
                   "bila: this type is no form: give form::full, form::recurrent, form::chunkwise or form::automatic");
   } else if constexpr (!any_mask<Mask>) {
     static_assert(any_mask<Mask>, "bila: this type is no mask, it offers neither weight() nor gaps (see bila/mask/concepts.hpp)");
+  } else if constexpr (banded<Mask> && form::memory_of<Mask> != form::memory::pairs) {
+    static_assert(form::memory_of<Mask> == form::memory::pairs,
+                  "bila: this mask offers gaps and a reach, but only weights of pairs are cut off by a reach");
   } else if constexpr (!form::has_engine<Form, form::memory_of<Mask>> && form::memory_of<Mask> != form::memory::pairs) {
     static_assert(form::has_engine<Form, form::memory_of<Mask>>,
                   "bila: this form does not compute this mask or rule: the README's table of models says which forms do");

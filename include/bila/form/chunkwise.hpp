@@ -31,18 +31,19 @@ struct chunkwise {
 
   index_t tokens() const { return size > 0 ? (std::min)(size, most) : 16; }
 
-  template <template <class, class> class Weights>
+  template <template <class, class> class Weights, index_t Most>
   struct engine;
 
   chunkwise_gradient gradient() const { return {size > 0 ? tokens() : 32, recompute}; }
 
- private:
   static constexpr index_t most = 128;  // a chunk's products are summed uncompensated, and longer chunks are slower everywhere
 };
 
-/// The chunkwise form for masks whose chunks are weighed by `Weights`.
-template <template <class, class> class Weights>
+/// The chunkwise form in chunks of at most `Most` tokens, which are weighed by `Weights`.
+template <template <class, class> class Weights, index_t Most>
 struct chunkwise::engine : chunkwise {
+  index_t tokens() const { return (std::min)(chunkwise::tokens(), Most); }
+
   template <class Kernel, class Real>
   struct scratch {
     scratch(kernel::arena& memory, head_size head, index_t C)
@@ -71,7 +72,7 @@ struct chunkwise::engine : chunkwise {
 
   template <class Kernel, class T>
   void plan_two_sided_sweep(kernel::arena& memory, head_size largest) const {
-    two_sided_sweep<Kernel, real_of<T>>(memory, largest, is_narrow<T>);
+    two_sided_sweep<Kernel, real_of<T>>(memory, largest, is_narrow<T>, Weights<Kernel, real_of<T>>::pending(largest));
   }
 
   index_t halves(head_size largest) const { return largest.L / 2 >= tokens() ? 2 : 1; }
@@ -82,7 +83,7 @@ struct chunkwise::engine : chunkwise {
     if (is_idle(whole.v.width, part)) return;
     const head<T> x = columns_of(whole, part);
     const head_size now{x.q.count, x.q.width, x.v.width};
-    two_sided_sweep<Kernel, Real> m(between, now, is_narrow<T>);
+    two_sided_sweep<Kernel, Real> m(between, now, is_narrow<T>, Weights<Kernel, Real>::pending(now));
     if (global_state::serves(x.mask.gaps, x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, part, memory, m);
 
     const index_t C = (std::min)(tokens(), now.L);
@@ -156,7 +157,7 @@ struct chunkwise::engine : chunkwise {
 template <>
 struct engine_of<chunkwise, memory::gaps> {
   static constexpr bool carries_states = true;
-  static chunkwise::engine<scalar_weights> of(const chunkwise& form) { return {form}; }
+  static chunkwise::engine<scalar_weights, chunkwise::most> of(const chunkwise& form) { return {form}; }
 };
 
 }  // namespace BILA_UNIT

@@ -5,40 +5,15 @@
 #include <bila/config.hpp>
 #include <bila/form/decays.hpp>
 #include <bila/form/head_gradient.hpp>
-
-#include <bit>
-#include <cstdint>
+#include <bila/form/level_states.hpp>
 
 namespace bila {
 inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-inline index_t bits_in(index_t n) { return std::bit_width(static_cast<std::uint64_t>(n)); }
-
 /// The number of levels that pairs of L tokens have: level 0 for a token and itself, and bit_width(L - 1) others.
 inline index_t levels_in(index_t L) { return bits_in(std::max<index_t>(L, 1) - 1) + 1; }
-
-/// The levels on which a chunk sees other chunks in one direction: level p has the 2^(p - 1) chunks of the other half of an aligned
-/// range of 2^p chunks. The coarsest comes first.
-struct live_levels {
-  /// Chunk `index` of a head of L tokens in chunks of C.
-  live_levels(direction way, index_t index, index_t L, index_t C) {
-    const index_t chunks = (L + C - 1) / C;
-    const auto before = static_cast<std::uint64_t>(way == direction::forward ? index + 1 : index);
-    const index_t ends = std::countr_zero(before | std::uint64_t(1) << 63);
-    for (index_t p = bits_in(chunks - 1); p >= 1; --p) {
-      const index_t half = index >> (p - 1);
-      if (way == direction::forward ? half % 2 == 0 : half % 2 == 1 || (half + 1) << (p - 1) >= chunks) continue;
-      level[count++] = static_cast<std::int8_t>(p);
-      merged += p <= ends;
-    }
-  }
-
-  index_t count = 0;
-  index_t merged = 0;  // how many of the finest levels become one state with the chunk itself, once it is done
-  std::int8_t level[64] = {};
-};
 
 /// The weights w_i[l] of the queries of one block, level by level. Tokens and levels of the block are those of the segment, because
 /// the block starts at a multiple of a power of two that is at least its length.

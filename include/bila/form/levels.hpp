@@ -7,6 +7,7 @@
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/engine.hpp>
 #include <bila/form/full_levels.hpp>
+#include <bila/form/level_states.hpp>
 #include <bila/form/level_weights.hpp>
 #include <bila/form/levels_gradient.hpp>
 #include <bila/form/recurrent.hpp>
@@ -17,45 +18,13 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// The states that a sweep carries from chunk to chunk, one below the other, the coarsest level first. No state is ever multiplied
-/// by a decay until it is merged into another one: state n is held_n times the stored one.
-template <class Kernel, class Real>
-struct level_states {
-  level_states(kernel::arena& memory, head_size size, index_t slots)
-      : S(memory.padded<Kernel, Real>(slots * size.Dk, size.Dv)),
-        s(memory.numbers<Kernel, Real>(slots * size.Dk + Kernel::template lanes<Real>)),
-        held(memory.numbers<Kernel, double>(slots)),
-        Dk(size.Dk) {}
-
-  /// All states of row sums get finite numbers, because whole packets of them are read.
-  void start(index_t slots) const { std::fill_n(s, slots * Dk + Kernel::template lanes<Real>, Real(0)); }
-
-  kernel::state<Real> at(index_t n, bool row_sums) const {
-    return {{S.row(n * Dk), Dk, S.columns, S.stride}, row_sums ? s + n * Dk : nullptr};
-  }
-
-  kernel::tile<const Real> first(index_t count) const { return {S.data, count * Dk, S.columns, S.stride}; }
-
-  /// Merges state n into state n - 1. Both then count from here.
-  void merge(index_t n, bool row_sums) const {
-    const kernel::state<Real> to = at(n - 1, row_sums), from = at(n, row_sums);
-    decay(to.S, to.s, row_sums ? Dk : 0, held[n - 1]);
-    Kernel::add(to.S, from.S);
-    for (index_t c = 0; row_sums && c < Dk; ++c) to.s[c] += from.s[c];
-    held[n - 1] = 1;
-  }
-
-  kernel::tile<Real> S;  // (slots Dk, Dv)
-  Real* s;               // (slots Dk) the columns for row sums
-  double* held;          // (slots) decays since the states were made
-  index_t Dk;
-};
-
 /// The memory that the first pass hands to the second: the states of each direction, and the rows so far.
 template <class Kernel, class Real>
 struct level_sweep {
   level_sweep(kernel::arena& memory, head_size size, index_t slots, bool narrow_storage)
-      : forward(memory, size, slots), rows(memory, {size.L, 0, size.Dv}, narrow_storage), backward(memory, size, slots) {}
+      : forward(memory, slots, size.Dk, size.Dv, size.Dk, size.Dk),
+        rows(memory, {size.L, 0, size.Dv}, narrow_storage),
+        backward(memory, slots, size.Dk, size.Dv, size.Dk, size.Dk) {}
 
   level_states<Kernel, Real>& way(direction w) { return w == direction::forward ? forward : backward; }
 
@@ -88,7 +57,7 @@ struct level_chunks {
     return {form, static_cast<index_t>(std::bit_floor(static_cast<std::uint64_t>(most)))};
   }
 
-  index_t slots(index_t L) const { return std::max<index_t>(1, bits_in((std::max<index_t>(L, 1) - 1) / size)); }
+  index_t slots(index_t L) const { return level_slots(L, size); }
 
   template <class Kernel, class Real>
   struct scratch {
@@ -158,7 +127,7 @@ struct level_chunks {
     const index_t L = x.q.count, C = size, chunks = (last - first + C - 1) / C, c = bits_in(C) - 1, levels = levels_in(L);
     const auto& states = m.way(way);
     Real* const z = norm.uses_row_sum ? w.z : nullptr;
-    if (forwards ? first == 0 : last == L) states.start(slots(L));
+    if (forwards ? first == 0 : last == L) states.start();
     sweep_decays<Kernel> gaps(w.decays, way, C, first, last, both);
     for (index_t step = 0; step < chunks; ++step) {
       const index_t at = first + (forwards ? step : chunks - 1 - step) * C, n = (std::min)(C, last - at);
@@ -240,13 +209,9 @@ struct level_chunks {
                                  const tokens<const Real>& chunk, bool row_sums, kernel::prefetch_queue& next) {
     for (index_t p = 0; p < live.count; ++p) states.held[p] *= w.border.total;
     const index_t to = live.merged > 0 ? live.count - 1 : live.count;
-    const kernel::state<Real> S = states.at(to, row_sums);
-    if (live.merged == 0) {
-      kernel::clear(S.S);
-      if (row_sums) std::fill_n(S.s, kernel::round_up(states.Dk, Kernel::template lanes<Real>), Real(0));
-      states.held[to] = 0;
-    }
-    std::fill_n(w.rest, kernel::round_up(states.Dk, Kernel::template lanes<Real>), Real(0));
+    if (live.merged == 0) states.clear(to);
+    std::fill_n(w.rest, kernel::round_up(states.sums, Kernel::template lanes<Real>), Real(0));
+    const kernel::state<Real> S{states.at(to), row_sums ? states.sums_at(to) : nullptr};
     Kernel::accumulate(S,
                        {.from = S,
                         .decay = static_cast<Real>(states.held[to]),
