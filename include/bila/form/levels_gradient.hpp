@@ -262,7 +262,7 @@ struct levels_gradient {
   /// Adds to dk and dv the chunks that read the chunk's own sum.
   template <class Kernel, class Real>
   static BILA_NOINLINE void add_keys(scratch<Kernel, Real>& w, const tokens<const Real>& in, const sums<Real>& to,
-                                     kernel::tile<const Real> R, const Real* r, double pending, bool columns,
+                                     kernel::operand<Real> R, std::type_identity_t<const Real*> r, double pending, bool columns,
                                      kernel::prefetch_queue& next) {
     const index_t n = in.k.rows;
     const Real factor = static_cast<Real>(pending);
