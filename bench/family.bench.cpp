@@ -18,7 +18,7 @@ namespace {
 
 using bila::index_t;
 
-constexpr index_t L = 4096, D = 64;
+constexpr index_t L = 4096, D = 64, levels = 13;
 
 std::vector<float> random_numbers(index_t n, float low, float high) {
   static std::mt19937 source(1);
@@ -48,7 +48,8 @@ double median(std::vector<double> x) {
 
 struct tensors {
   std::vector<float> q = random_numbers(L * D, 0.1f, 1), k = random_numbers(L * D, 0.1f, 1), v = random_numbers(L * D, -1, 1),
-                     dy = random_numbers(L * D, -1, 1), gates = random_numbers(L, -0.2f, 0), weights = random_numbers(L, -2, 2);
+                     dy = random_numbers(L * D, -1, 1), gates = random_numbers(L, -0.2f, 0), weights = random_numbers(L, -2, 2),
+                     of_levels[2] = {random_numbers(L * levels, 0, 1), random_numbers(L * levels, 0, 1)};
 
   bila::tensor_view<const float> view(const std::vector<float>& x) const { return bila::bhld(x.data(), 1, 1, L, D); }
   bila::inputs<float> in() const { return {view(q), view(k), view(v)}; }
@@ -57,7 +58,7 @@ struct tensors {
 /// What the calls of one member write.
 struct results {
   std::vector<float> y = std::vector<float>(L * D), row_sum = std::vector<float>(L), dq = y, dk = y, dv = y, da = row_sum,
-                     dw = row_sum;
+                     dw = row_sum, of_levels[2] = {std::vector<float>(L * levels), std::vector<float>(L * levels)};
 };
 
 template <class Mask, class Norm>
@@ -66,6 +67,10 @@ member measured(const std::string& name, std::size_t base, const tensors& x, res
   bila::gradients<float> wanted;
   wanted.q = view(to.dq, D), wanted.k = view(to.dk, D), wanted.v = view(to.dv, D), wanted.log_decay = view(to.da, 1);
   if constexpr (bila::weighs_keys<Mask>) wanted.log_weight = view(to.dw, 1);
+  if constexpr (bila::leveled<Mask>) {
+    wanted.levels_forward = view(to.of_levels[0], levels);
+    wanted.levels_backward = view(to.of_levels[1], levels);
+  }
   const bila::outputs<float> out{view(to.y, D), view(to.row_sum, 1)};
   return {name, base, [=, &x] { bila::attend(bila::form::chunkwise{}, mask, norm, x.in(), out); },
           [=, &x] {
@@ -80,12 +85,15 @@ int main(int argc, char** argv) {
   const tensors x;
   const bila::mask::selective_decay gates{bila::bhl(x.gates.data(), 1, 1, L), bila::gate::target};
   const bila::mask::weighed_keys weighed{gates, bila::bhl(x.weights.data(), 1, 1, L)};
-  std::vector<results> to(4);
+  const bila::mask::log_linear log_linear{gates, bila::bhld(x.of_levels[0].data(), 1, 1, L, levels),
+                                          bila::bhld(x.of_levels[1].data(), 1, 1, L, levels)};
+  std::vector<results> to(5);
   const std::vector<member> members{
       measured("selective, none", 0, x, to[0], gates, bila::norm::none{}),
       measured("selective, max_one", 1, x, to[1], gates, bila::norm::max_one{}),
       measured("weighed_keys, none", 0, x, to[2], weighed, bila::norm::none{}),
       measured("weighed_keys, max_one", 1, x, to[3], weighed, bila::norm::max_one{}),
+      measured("log_linear, none", 0, x, to[4], log_linear, bila::norm::none{}),
   };
   std::vector<std::vector<double>> forward(members.size()), gradient(members.size());
   for (int round = -2; round < rounds; ++round)

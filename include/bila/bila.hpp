@@ -17,6 +17,7 @@
 #include <bila/form/channels.hpp>
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/full.hpp>
+#include <bila/form/levels.hpp>
 #include <bila/form/recurrent.hpp>
 #include <bila/form/weighed_keys.hpp>
 #include <bila/kernel/packets.hpp>

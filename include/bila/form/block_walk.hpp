@@ -32,6 +32,20 @@ struct walk_scratch {
   gap_decays decays;
 };
 
+/// What multiplies the weights of gaps: nothing. A memory with further weights has a type with the same members.
+struct gaps_alone {
+  static constexpr bool changes = false;
+
+  template <class Real>
+  void weigh_own(index_t, const kernel::tile<Real>&) const {}  // block ib of queries and its own keys
+
+  template <class Real>
+  void weigh_queries(direction, index_t, index_t, index_t, Real*) const {}  // block ib of queries that meets block jb of keys
+
+  template <class Real>
+  void weigh_gradient(index_t, index_t, kernel::tile<Real>, kernel::tile<Real>, kernel::tile<Real>) const {}
+};
+
 /// Fills M with the weights for block jb of keys of a pairwise mask, and multiplies the diagonal by `diagonal`. A pair that the
 /// call's direction hides, or that is farther apart than the mask reaches, gets weight zero without asking the mask.
 template <class Kernel, class T, class Real>
@@ -50,8 +64,9 @@ BILA_NOINLINE void fill_block(const head<T>& x, index_t ib, index_t jb, double d
 
 /// Visits the blocks of keys that block ib of queries sees in direction `way`, nearest first, until the decay between them is zero.
 /// The weights between two different blocks have rank one: M_ij = read_i (product of the totals of the blocks between) write_j.
-template <class Kernel, class T, class Real, class Visit>
-BILA_NOINLINE void walk_away(const head<T>& x, direction way, index_t ib, walk_scratch<Kernel, Real>& w, const Visit& visit) {
+template <class Kernel, class T, class Real, class Visit, class More>
+BILA_NOINLINE void walk_away(const head<T>& x, direction way, index_t ib, walk_scratch<Kernel, Real>& w, const Visit& visit,
+                             const More& more) {
   const index_t away = way == direction::forward ? -1 : 1;
   const index_t queries = (std::min)(block, x.q.count - ib * block);
   fill_decays<Kernel>(x, way, ib * block, queries, w.decays.way(way));
@@ -62,6 +77,7 @@ BILA_NOINLINE void walk_away(const head<T>& x, direction way, index_t ib, walk_s
     fill_decays<Kernel>(x, way, jb * block, n, w.decays.way(way));
     scan_border(x, way, jb * block, w.decays, n, w.theirs);
     for (index_t i = 0; i < queries; ++i) w.r[i] = static_cast<Real>(static_cast<double>(w.mine.read[i]) * between);
+    more.weigh_queries(way, ib, jb, queries, w.r);
     visit(jb, kernel::rank_one<Real>{w.theirs.write, w.r});
     between *= w.theirs.total;
   }
@@ -70,8 +86,9 @@ BILA_NOINLINE void walk_away(const head<T>& x, direction way, index_t ib, walk_s
 /// Calls visit(jb, M) for every block jb of keys that block ib of queries sees. M holds the weights as the kernel's `score` takes
 /// them, with `diagonal` on the diagonal. A mask with decay starts with the block on the diagonal, then goes outwards in each
 /// direction.
-template <class Kernel, class T, class Real, class Visit>
-void for_each_key_block(const head<T>& x, index_t ib, double diagonal, walk_scratch<Kernel, Real>& w, const Visit& visit) {
+template <class Kernel, class T, class Real, class Visit, class More = gaps_alone>
+void for_each_key_block(const head<T>& x, index_t ib, double diagonal, walk_scratch<Kernel, Real>& w, const Visit& visit,
+                        const More& more = {}) {
   const index_t queries = (std::min)(block, x.q.count - ib * block), keys = blocks_in(x.k.count);
   const auto table = [&](index_t jb) {
     return kernel::tile<Real>{w.M.data, (std::min)(block, x.k.count - jb * block), queries, w.M.stride};
@@ -86,7 +103,7 @@ void for_each_key_block(const head<T>& x, index_t ib, double diagonal, walk_scra
     }
     return;
   }
-  if (x.mask.gaps == gap::none && x.direction == direction::both && detail::is_exactly(diagonal, 1)) {
+  if (!More::changes && x.mask.gaps == gap::none && x.direction == direction::both && detail::is_exactly(diagonal, 1)) {
     for (index_t jb = 0; jb < keys; ++jb) visit(jb, kernel::rank_one<Real>{w.r, w.r});
     return;
   }
@@ -94,9 +111,10 @@ void for_each_key_block(const head<T>& x, index_t ib, double diagonal, walk_scra
   for (const direction way : ways)
     if (x.direction != other(way)) fill_decays<Kernel>(x, way, ib * block, queries, w.decays.way(way));
   scan_block<Kernel>(x, ib * block, table(ib), w.decays, diagonal);
+  more.weigh_own(ib, table(ib));
   visit(ib, table(ib));
   for (const direction way : ways)
-    if (x.direction != other(way)) walk_away(x, way, ib, w, visit);
+    if (x.direction != other(way)) walk_away(x, way, ib, w, visit, more);
 }
 
 }  // namespace BILA_UNIT

@@ -55,6 +55,14 @@ struct full {
 
   template <class Kernel, class T, class Real>
   void run(const head<T>& x, const norm_view<Real>& norm, split part, kernel::arena memory) const {
+    run_blocks<Kernel>(x, norm, part, memory, gaps_alone());
+  }
+
+  full_gradient gradient() const { return {}; }
+
+ protected:
+  template <class Kernel, class T, class Real, class More>
+  static void run_blocks(const head<T>& x, const norm_view<Real>& norm, split part, kernel::arena memory, const More& more) {
     scratch<Kernel, Real> w(memory, {x.q.count, x.q.width, x.v.width});
     Real* const z = norm.uses_row_sum ? w.z : nullptr;
     for (index_t ib = part.index; ib < blocks_in(x.q.count); ib += part.count) {
@@ -67,7 +75,7 @@ struct full {
       std::fill_n(w.sums, block, 0.0);
       w.rest.start();
       const kernel::state<Real> sum{N};
-      for_each_key_block<Kernel>(x, ib, x.diagonal, w.walk, [&](index_t jb, const auto& M) {
+      const auto add_block = [&](index_t jb, const auto& M) {
         const index_t from = jb * block, m = (std::min)(block, x.k.count - from);
         const auto k = kernel::whole_packets<Kernel>(x.k.slice(from, m), w.k);  // (m, Dk)
         const auto v = kernel::whole_packets<Kernel>(x.v.slice(from, m), w.v);  // (m, Dv)
@@ -76,14 +84,13 @@ struct full {
         Kernel::score(A, k, qt, M, z);
         for (index_t i = 0; i < n; ++i) w.sums[i] += static_cast<double>(w.z[i]);
         Kernel::accumulate(sum, {.from = sum, .k = A, .v = v, .rest = w.rest.after(1, 1)});  // N += A^T v
-      });
+      };
+      for_each_key_block<Kernel>(x, ib, x.diagonal, w.walk, add_block, more);
       for (index_t i = 0; i < n; ++i) w.z[i] = static_cast<Real>(w.sums[i]);
       const auto y = kernel::results<Kernel>(x.y.slice(first, n), w.N);  // (n, Dv)
       finish<Kernel>(x, first, y, w.z, w.out, norm, [&] { Kernel::scale(y, w.out, N); });
     }
   }
-
-  full_gradient gradient() const { return {}; }
 };
 
 template <>

@@ -69,6 +69,14 @@ struct full_gradient {
 
   template <class Kernel, class T, class Real>
   void run(const head<T>& x, head_gradient<T>& g, const norm_view<Real>& norm, kernel::arena memory) const {
+    run_blocks<Kernel>(x, g, norm, memory, gaps_alone());
+  }
+
+ protected:
+  /// The weights of `more` enter after a block's products, so that their own gradients need no division.
+  template <class Kernel, class T, class Real, class More>
+  static void run_blocks(const head<T>& x, head_gradient<T>& g, const norm_view<Real>& norm, kernel::arena memory,
+                         const More& more) {
     const index_t L = x.q.count, blocks = blocks_in(L);
     scratch<Kernel, Real> w(memory, {L, x.q.width, x.v.width});
     for (const auto* way : {&w.forward, &w.backward}) {
@@ -93,7 +101,7 @@ struct full_gradient {
       Kernel::transpose(qt, q);
       Kernel::transpose(dyt, dy);
       kernel::clear(dq);
-      for_each_key_block<Kernel>(x, ib, 1, w.walk, [&](index_t jb, const auto& M) {
+      const auto add_block = [&](index_t jb, const auto& M) {
         const index_t from = jb * block, m = (std::min)(block, x.k.count - from);
         const auto k = kernel::whole_packets<Kernel>(x.k.slice(from, m), w.k);  // (m, Dk)
         const auto v = kernel::whole_packets<Kernel>(x.v.slice(from, m), w.v);  // (m, Dv)
@@ -107,13 +115,15 @@ struct full_gradient {
         }
         Kernel::score(A, k, qt, M);
         Kernel::score_gradient(A, {G, E}, v, dyt, {w.a, w.b}, M);
+        more.weigh_gradient(ib, jb, A, G, E);
         if (ib == jb && (g.of_pairs || !detail::is_exactly(x.diagonal, 1))) weigh_diagonal(x, g, A, G, E);
         add_log_weights<Kernel>(x, from, E, ib == jb, w.dots);
         if (g.of_pairs) cross<Kernel>(E, ib, jb, g, w);
         Kernel::apply(dq, G, k);
         add_product<Kernel>(g.k, from, w.dk.top(m), G, q);
         add_product<Kernel>(g.v, from, w.dv.top(m), A, dy);
-      });
+      };
+      for_each_key_block<Kernel>(x, ib, 1, w.walk, add_block, more);
       accumulate_or_store<Kernel>(g.q, first, dq, true, true);
     }
     round_sum(g.k);

@@ -56,6 +56,7 @@ struct head_gradient {
   const auto& final(bila::direction way) const { return way == bila::direction::forward ? final_forward : final_backward; }
   const auto& initial(bila::direction way) const { return way == bila::direction::forward ? initial_forward : initial_backward; }
   const auto& channels(bila::direction way) const { return way == bila::direction::forward ? channels_forward : channels_backward; }
+  const auto& own(bila::direction way) const { return way == bila::direction::forward ? own_forward : own_backward; }
   double* gaps(bila::direction way) const { return way == bila::direction::forward ? forward : backward; }
 };
 

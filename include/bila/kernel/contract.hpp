@@ -20,6 +20,8 @@
 //   exponentials(x, n)                 x_t = exp(x_t), in double; exactly 0 for -inf
 //   scan_square(M, up, down)           M_ab = prod up_a+1..b above the diagonal, prod down_b+1..a below it, 0 on it, in double and
 //                                      rounded once; 0 on a side without decays (null) and in the padding
+//   weigh_levels(M, w, way)            M_ji = w_li M_ji, l = bit_width(i xor j), on one side of the diagonal: j < i for the forward
+//                                      direction, j > i for the backward one            (n, n) (levels, n)
 //
 //   exponentials(E)                    E_ij = exp(E_ij) for E_ij <= 0; exactly 0 where the result is not a normal number
 //   column_sums(to, E)                 to_c = sum_i E_ic                                in double
@@ -39,6 +41,7 @@
 //                                      queries: N_i += sum_j G_ji x_j o decay(j, i),  keys: N_j += sum_i G_ji x_i o decay(j, i),
 //                                      over the pairs on the side of `way`, without the diagonal
 //
+//   sum_levels(D, E, way)              D_li = sum_j E_ji over the keys of level l on that side; 0 on level 0     (levels, n) (n, n)
 //   score_gradient(A, to, v, dyt, by, M)   g = numerator_i (v_j . dy_i) + row_sum_i,  E_ji = g A_ji,  G_ji = g M_ji,
 //                                      A_ji = numerator_i A_ji;  numerator, row_sum: slopes of the norm, in `by`
 //   multiply(N, A, q)                  N_j += sum_i A_ji q_i                            (n, D) += (n, m) (m, D)
@@ -59,8 +62,11 @@
 #include <bila/config.hpp>
 #include <bila/kernel/prefetch.hpp>
 #include <bila/kernel/tile.hpp>
+#include <bila/view/direction.hpp>
 
+#include <bit>
 #include <concepts>
+#include <cstdint>
 #include <type_traits>
 
 namespace bila {
@@ -155,6 +161,9 @@ struct rank_one {
   const Real *keys, *queries;
 };
 
+/// The level of two tokens in a binary tree over the tokens.
+constexpr index_t level_of(index_t i, index_t j) { return std::bit_width(static_cast<std::uint64_t>(i ^ j)); }
+
 /// A kernel layer for `Real`: the size of its widest packet, and the verbs above.
 template <class Kernel, class Real>
 concept layer = requires(tile<Real> a, tile<const Real> b, state<Real> S, rank_one<Real> M, Real* z, const Real* r, Real g,
@@ -174,6 +183,8 @@ concept layer = requires(tile<Real> a, tile<const Real> b, state<Real> S, rank_o
   Kernel::transpose(a, b);
   Kernel::exponentials(sum, index_t());
   Kernel::scan_square(a, sum, sum);
+  Kernel::weigh_levels(a, b, direction::forward);
+  Kernel::sum_levels(a, b, direction::forward);
   Kernel::score_gradient(a, {a, a}, b, b, {r, r}, b);
   Kernel::score_gradient(a, {a, a}, b, b, {r, r}, M);
   Kernel::multiply(a, b, b);

@@ -7,6 +7,7 @@
 #include <bila/kernel/channels.hpp>
 #include <bila/kernel/contract.hpp>
 #include <bila/kernel/gradient_sums.hpp>
+#include <bila/kernel/levels.hpp>
 #include <bila/kernel/prefetch.hpp>
 #include <bila/kernel/register_tile.hpp>
 #include <bila/kernel/simd.hpp>
@@ -257,6 +258,16 @@ struct packets : channel_packets<Bytes>, gradient_sums<Bytes> {
     index_t first = 0;
     for (; first + 2 * width <= columns; first += 2 * width) scan_columns<2, packet<double>>(M, up, down, first);
     if (first < columns) scan_columns<1, packet<double>>(M, up, down, first);
+  }
+
+  template <class Real>
+  static BILA_NOINLINE void weigh_levels(const tile<Real>& M, operand<Real> w, direction way) {
+    kernel::weigh_levels<packet<Real>>(M, w, way);
+  }
+
+  template <class Real>
+  static BILA_NOINLINE void sum_levels(const tile<Real>& D, operand<Real> E, direction way) {
+    kernel::sum_levels<packet<Real>>(D, E, way);
   }
 
   template <class Real, class Weights>

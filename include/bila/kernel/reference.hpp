@@ -228,6 +228,25 @@ struct reference {
     }
   }
 
+  template <class Real>
+  static void weigh_levels(const tile<Real>& M, operand<Real> w, direction way) {
+    for (index_t j = 0; j < M.rows; ++j)
+      for (index_t i = 0; i < M.columns; ++i)
+        if (way == direction::forward ? j < i : j > i) M.row(j)[i] *= w.row(level_of(i, j))[i];
+  }
+
+  template <class Real>
+  static void sum_levels(const tile<Real>& D, operand<Real> E, direction way) {
+    clear(D);
+    for (index_t l = 1; l < D.rows; ++l)
+      for (index_t i = 0; i < E.columns; ++i) {
+        wide<Real> sum = 0;
+        for (index_t j = 0; j < E.rows; ++j)
+          if ((way == direction::forward ? j < i : j > i) && level_of(i, j) == l) sum += E.row(j)[i];
+        D.row(l)[i] = static_cast<Real>(sum);
+      }
+  }
+
   template <class Real, class Weights>
   static void score_gradient(tile<Real> A, argument<pair_gradients<Real>> to, operand<Real> v, operand<Real> dyt,
                              argument<row_slopes<Real>> by, const Weights& M) {
