@@ -13,6 +13,7 @@
 #include <bila/feature/maps.hpp>
 #include <bila/form/automatic.hpp>
 #include <bila/form/chunkwise.hpp>
+#include <bila/form/delta.hpp>
 #include <bila/form/full.hpp>
 #include <bila/form/recurrent.hpp>
 #include <bila/kernel/packets.hpp>

@@ -74,22 +74,34 @@ std::size_t bytes_of_copies(const geometry& size, const inputs<T>& in, const out
       size, {in.initial_forward.stored, in.initial_backward.stored, out.final_forward.stored, out.final_backward.stored});
 }
 
+/// What computes final states only, without y: only_states, or what the engine names for memories that are no decayed sum.
+template <class Engine>
+struct states_engine {
+  using type = form::only_states;
+};
+
+template <class Engine>
+requires requires { typename Engine::states; }
+struct states_engine<Engine> {
+  using type = typename Engine::states;
+};
+
 /// The plan of a call for final states only, without y.
-template <class Kernel, class T>
+template <class Kernel, class States, class T>
 BILA_NOINLINE schedule plan_states(const cpu& backend, const inputs<T>& in, const outputs<T>& out) {
   const geometry size = geometry_of(in, out);
   schedule s{segments_of(in, size).count(), 1, 0, 0, 0, 0};
   s.tasks = size.B * size.H * s.segments;
   s.workers = std::clamp<index_t>(s.tasks, 1, threads_for(backend, size));
   kernel::arena counter;
-  form::only_states::scratch<Kernel, real_of<T>>(counter, {size.L, size.Dk, size.Dv});
+  typename States::template scratch<Kernel, real_of<T>>(counter, {size.L, size.Dk, size.Dv});
   s.bytes_per_slot = counter.used() + bytes_of_copies<Kernel>(size, in, out);
   return s;
 }
 
 template <class Kernel, class Form, class T>
 BILA_NOINLINE schedule plan(const cpu& backend, const Form& form, const inputs<T>& in, const outputs<T>& out) {
-  if (only_states(out)) return plan_states<Kernel>(backend, in, out);
+  if (only_states(out)) return plan_states<Kernel, typename states_engine<Form>::type>(backend, in, out);
   const geometry size = geometry_of(in, out.y);
   const form::head_size largest = largest_head(in, size);
   const index_t heads = size.B * size.H * segments_of(in, size).count();
@@ -200,13 +212,21 @@ struct views {
   form::norm_view<real_of<T>> norm;
 };
 
+/// Checks the norm by itself, and that the rule of the call has the row sums that the norm uses.
+template <class T>
+BILA_NOINLINE error_message check_norm(const views<T>& with) {
+  if (with.norm.uses_row_sum && with.mask.ask_strengths != nullptr)
+    return "the norm uses the row sum, but the delta rule has no weights to sum: give norm::none";
+  return with.norm.ask_wrong(with.norm.norm);
+}
+
 /// Checks a call, except for its workspace. `of_form` is the result of the form's own check.
 template <class T>
 BILA_NOINLINE error_message check_call(const cpu& backend, const error_message& of_form, const state_rules& rules,
                                        const views<T>& with, const inputs<T>& in, const outputs<T>& out) {
   error_message wrong = validate(backend);
   if (wrong.empty()) wrong = of_form;
-  if (wrong.empty()) wrong = with.norm.ask_wrong(with.norm.norm);
+  if (wrong.empty()) wrong = check_norm(with);
   if (wrong.empty()) wrong = validate(in, out);
   if (wrong.empty() && out.add && with.norm.uses_row_sum)
     wrong = "outputs.add is set, but the norm divides each row by its own sum";
@@ -388,7 +408,7 @@ BILA_NOINLINE void run_task(index_t task, form::sweep_pass at, kernel::arena mem
 }
 
 /// Computes the final states of one segment of one head, in a call without y.
-template <class Kernel, class T>
+template <class Kernel, class States, class T>
 BILA_NOINLINE void run_states_task(index_t task, kernel::arena memory, const schedule& s, const views<T>& with, const inputs<T>& in,
                                    const outputs<T>& out) {
   const geometry size = geometry_of(in, out);
@@ -397,7 +417,7 @@ BILA_NOINLINE void run_states_task(index_t task, kernel::arena memory, const sch
   head.final_forward = head_state_in<Kernel>(memory, out.final_forward, b * s.segments + n, h);
   head.final_backward = head_state_in<Kernel>(memory, out.final_backward, b * s.segments + n, h);
   if (head.k.count > 0) {
-    form::only_states::run<Kernel>(head, with.norm.uses_row_sum, memory);
+    States::template run<Kernel>(head, with.norm.uses_row_sum, memory);
   } else {
     pass_on(head.initial_forward, head.final_forward, with.norm.uses_row_sum);
     pass_on(head.initial_backward, head.final_backward, with.norm.uses_row_sum);
@@ -416,7 +436,7 @@ BILA_NOINLINE error_message run_checked(const cpu& backend, const Form& form, bo
   const call_memory memory(backend.workspace, s.bytes());  // shared by both passes: halves exchange data here
   const auto run = [&](form::sweep_pass at) {
     run_tasks(backend, s, memory, [&](index_t task, kernel::arena own, std::byte* between) {
-      if (only_states(out)) return run_states_task<Kernel>(task, own, s, with, in, out);
+      if (only_states(out)) return run_states_task<Kernel, typename states_engine<Form>::type>(task, own, s, with, in, out);
       run_task<Kernel>(task, at, own, between, s, form, with, in, out);
     });
   };

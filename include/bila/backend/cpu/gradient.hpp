@@ -47,7 +47,7 @@ BILA_NOINLINE error_message check_gradient_call(const cpu& backend, const Form& 
   const state_rules rules{carries_states, with.mask.gapped, with.norm.uses_row_sum, in.direction};
   error_message wrong = validate(backend);
   if (wrong.empty()) wrong = check_itself(form);
-  if (wrong.empty()) wrong = with.norm.ask_wrong(with.norm.norm);
+  if (wrong.empty()) wrong = check_norm(with);
   if (wrong.empty()) wrong = check_gradient_tensors(rules, in, kept, dy, to);
   if (wrong.empty()) wrong = check_state_decays(in);
   if (!wrong.empty()) return wrong;
