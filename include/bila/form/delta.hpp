@@ -61,8 +61,8 @@ struct delta_states {
 ///     S_i = (I - beta_i k_i^T k_i) decay_i S_{i-1} + beta_i k_i^T v_i
 ///     N_i = q'_i decay_i S_{i-1} from both directions + diagonal beta_i (q_i . k_i) v_i,   q'_i = q_i - beta_i (q_i . k_i) k_i
 ///
-/// q'_i reads before token i what q_i reads after token i, except the token's own value. So no half of the diagonal is subtracted. A
-/// chunk computes what its tokens write, U, from one triangular system, as delta_chunk does. Then
+/// q'_i reads before token i what q_i reads after token i, except the token's own value. So no half of the diagonal is subtracted.
+/// A chunk computes what its tokens write, U, from one triangular system, as delta_chunk does. Then
 ///
 ///     N_i += read_i q'_i S + sum_j M_ij (q'_i . k_j) u_j      over the j before i
 ///

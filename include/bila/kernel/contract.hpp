@@ -37,9 +37,9 @@
 //                                                                                       x: scratch for n numbers
 //
 // Optional arguments have defaults in the structs below and in a verb's last parameters. z may be null. w may be null in gather
-// and add, for weights of one. A state without s serves no row sums. A verb that adds to its result sums its own products first. In steps
-// the rows of tiles may lie backwards in memory: a stride may be negative. Sums run over the inner index in order, whatever the
-// address or the number of columns. So the bits of a result's element depend only on the numbers that enter the element.
+// and add, for weights of one. A state without s serves no row sums. A verb that adds to its result sums its own products first. In
+// steps the rows of tiles may lie backwards in memory: a stride may be negative. Sums run over the inner index in order, whatever
+// the address or the number of columns. So the bits of a result's element depend only on the numbers that enter the element.
 #pragma once
 
 #include <bila/config.hpp>
