@@ -6,6 +6,7 @@
 #include <bila/form/automatic.hpp>
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/delta_chunk.hpp>
+#include <bila/form/delta_gradient.hpp>
 #include <bila/form/engine.hpp>
 #include <bila/form/recurrent.hpp>
 #include <bila/form/two_sided_sweep.hpp>
@@ -122,6 +123,8 @@ struct delta_chunkwise {
       sweep(x, norm, w, m, way, first, last, flags);
     });
   }
+
+  delta_gradient gradient() const { return {of_gradient, recompute}; }
 
  private:
   template <class Kernel, class T, class Real>

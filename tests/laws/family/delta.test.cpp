@@ -14,9 +14,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -660,6 +661,261 @@ TEST_CASE("delta: a gate of exactly -inf cuts the sequence as a border of segmen
   CHECK(distance(run(bila::form::chunkwise{}, p).y, run(bila::form::chunkwise{}, packed).y) < 2e-6L);
 }
 
+namespace {
+
+/// The gradients of a call, and what the loss weighs: y and the final states.
+template <class T>
+struct lesson {
+  using Real = real_of<T>;
+
+  tensor<T> dy, dq, dk, dv;
+  tensor<Real> dS_forward, dS_backward, dbeta, dbeta_backward, dlog_decay, df, db, dS0_forward, dS0_backward, dgap_forward,
+      dgap_backward;
+  double dscale = 0, ddiagonal = 0;
+
+  lesson(test::random_source& random, const problem<T>& p)
+      : dy(p.s.B, p.s.H, p.s.L, p.s.Dv, any_layout(random)),
+        dq(like(p.q)),
+        dk(like(p.k)),
+        dv(like(p.v)),
+        dS_forward(p.s.sequences(), p.s.H, p.s.Dk, p.s.Dv),
+        dS_backward(dS_forward),
+        dbeta(like(p.beta)),
+        dbeta_backward(like(p.beta_backward)),
+        dlog_decay(like(p.log_decay)),
+        df(p.s.B, p.s.H, p.s.L, 1),
+        db(df),
+        dS0_forward(dS_forward),
+        dS0_backward(dS_forward),
+        dgap_forward(like(p.state_gap_forward)),
+        dgap_backward(like(p.state_gap_forward)) {
+    if (p.s.mask == gates::fixed) dlog_decay = tensor<Real>(1, p.s.gate_heads, 1, 1);
+    const auto fill = [&](auto& x) {
+      x.for_each([&](auto& number, index_t, index_t, index_t, index_t) {
+        number = std::remove_reference_t<decltype(number)>(static_cast<Real>(random.uniform(-1, 1)));
+      });
+    };
+    fill(dy), fill(dS_forward), fill(dS_backward);
+  }
+
+  template <class X>
+  static tensor<X> like(const tensor<X>& x) {
+    return {x.extent(0), x.extent(1), x.extent(2), x.extent(3)};
+  }
+};
+
+/// Runs forward and gradient.
+template <class Tuning = void, class T, class Form>
+void learn(const Form& form, const problem<T>& p, lesson<T>& g, const bila::cpu& backend = {}) {
+  const shape& s = p.s;
+  const result<T> r = run<Tuning>(form, p, backend);
+  bila::gradients<T> to;
+  to.q = g.dq.view(), to.k = g.dk.view(), to.v = g.dv.view();
+  if (s.mask == gates::selective || s.mask == gates::fixed) to.log_decay = g.dlog_decay.view();
+  to.log_forward = g.df.view(), to.log_backward = g.db.view();
+  if (s.one_beta) {
+    to.beta = g.dbeta.view();
+  } else {
+    to.beta_forward = g.dbeta.view(), to.beta_backward = g.dbeta_backward.view();
+  }
+  to.scale = &g.dscale, to.diagonal = &g.ddiagonal;
+  if (s.initial_forward) to.initial_forward = {g.dS0_forward.view(), {}, g.dgap_forward.view()};
+  if (s.initial_backward) to.initial_backward = {g.dS0_backward.view(), {}, g.dgap_backward.view()};
+  bila::output_gradients<T> dy{g.dy.view()};
+  if (s.final_states && s.way != backward) dy.final_forward = {std::as_const(g.dS_forward).view(), {}};
+  if (s.final_states && s.way != forward) dy.final_backward = {std::as_const(g.dS_backward).view(), {}};
+  p.with_rule([&](const auto& rule) {
+    bila::gradient<Tuning>(backend, form, rule, bila::norm::none{}, p.in(), {std::as_const(r.y).view(), {}}, dy, to);
+  });
+}
+
+/// The loss by the definition: the sum of all outputs times the lesson's weights.
+template <class T>
+wide loss(const problem<T>& p, const lesson<T>& g) {
+  const exact_result r = define(p);
+  wide sum = 0;
+  const auto weigh = [&](const auto& weights, const tensor<wide>& x) {
+    x.for_each([&](const wide& number, index_t b, index_t h, index_t l, index_t d) { sum += wide(weights(b, h, l, d)) * number; });
+  };
+  weigh(g.dy, r.y);
+  if (p.s.final_states && p.s.way != backward) weigh(g.dS_forward, r.S_forward);
+  if (p.s.final_states && p.s.way != forward) weigh(g.dS_backward, r.S_backward);
+  return sum;
+}
+
+/// Holds every number of `found` against a difference of losses. `wanted` names the number of the problem.
+template <class Wanted>
+bool matches(problem<double>& p, const lesson<double>& g, const tensor<double>& found, const Wanted& wanted) {
+  bool good = true;
+  found.for_each([&](const double& x, index_t b, index_t h, index_t l, index_t d) {
+    double& parameter = wanted(b, h, l, d);
+    if (std::isnan(parameter) || std::isinf(parameter)) {  // a padded token or a cut gap
+      if (x != 0 && good) UNSCOPED_INFO(x << " where there is no gradient, at " << b << " " << h << " " << l << " " << d);
+      good = good && x == 0;
+      return;
+    }
+    const double before = parameter, step = 1e-6;
+    parameter = before + step;
+    const wide up = loss(p, g), above = parameter;
+    parameter = before - step;
+    const wide down = loss(p, g), below = parameter;
+    parameter = before;
+    const wide slope = (up - down) / (above - below);
+    if (!(std::fabs(wide(x) - slope) <= 3e-8L * (1 + std::fabs(slope)))) {
+      if (good) UNSCOPED_INFO(x << " for " << slope << " at " << b << " " << h << " " << l << " " << d);
+      good = false;
+    }
+  });
+  return good;
+}
+
+template <class T>
+bool same_gradients(const lesson<T>& a, const lesson<T>& b) {
+  const auto same = [&](auto member) { return same_bits(a.*member, b.*member); };
+  using L = lesson<T>;
+  return same(&L::dq) && same(&L::dk) && same(&L::dv) && same(&L::dbeta) && same(&L::dbeta_backward) && same(&L::dlog_decay) &&
+         same(&L::df) && same(&L::db) && same(&L::dS0_forward) && same(&L::dS0_backward) && same(&L::dgap_forward) &&
+         same(&L::dgap_backward) && !(a.dscale != b.dscale) && !(a.ddiagonal != b.ddiagonal);
+}
+
+}  // namespace
+
+TEST_CASE("delta: every gradient agrees with differences of the definition") {
+  test::random_source random(2020);
+  INFO("BILA_TEST_SEED = " << test::seed());
+  for (int call = 0; call < 40; ++call) {
+    shape s = any_shape(random, call % 4 == 0 ? 40 : 20);
+    s.B = std::min<index_t>(s.B, 2);
+    if (!s.lengths.empty()) s.lengths.resize(static_cast<std::size_t>(s.B));
+    s.Dk = 1 + (s.Dk - 1) % 5, s.Dv = 1 + (s.Dv - 1) % 5;
+    INFO("call " << call << ": " << words(s));
+    auto p = numbers_for<double>(random, s);
+    if (call % 5 == 0 && s.mask == gates::selective && s.lengths.empty())
+      p.log_decay.for_each([&](double& x, index_t, index_t, index_t, index_t) {
+        if (random.below(8) == 0) x = -std::numeric_limits<double>::infinity();
+      });
+    lesson<double> g(random, p);
+    if (call % 3 == 0)
+      learn(bila::form::recurrent{}, p, g);
+    else if (call % 3 == 1)
+      learn(bila::form::chunkwise{}, p, g, {.threads = 2});
+    else
+      learn(bila::form::chunkwise{.size = 1 + random.below(40), .recompute = random.below(2) == 0}, p, g);
+    const auto number = [](tensor<double>& x) {
+      return [&x](index_t b, index_t h, index_t l, index_t d) -> double& { return x(b, h, l, d); };
+    };
+    const auto of_tokens = [&](const tensor<double>& found, tensor<double>& x) {
+      double padded = std::numeric_limits<double>::quiet_NaN();
+      return matches(p, g, found, [&](index_t b, index_t h, index_t l, index_t d) -> double& {
+        return !s.lengths.empty() && l >= s.lengths[static_cast<std::size_t>(b)] ? padded : x(b, h, l, d);
+      });
+    };
+    CHECK(of_tokens(g.dq, p.q));
+    CHECK(of_tokens(g.dk, p.k));
+    CHECK(of_tokens(g.dv, p.v));
+    CHECK(of_tokens(g.dbeta, p.beta));
+    if (!s.one_beta) CHECK(of_tokens(g.dbeta_backward, p.beta_backward));
+    if (s.mask == gates::selective) CHECK(of_tokens(g.dlog_decay, p.log_decay));
+    if (s.mask == gates::fixed)
+      CHECK(matches(p, g, g.dlog_decay,
+                    [&](index_t, index_t h, index_t, index_t) -> double& { return p.per_head[static_cast<std::size_t>(h)]; }));
+    if (s.mask == gates::two_sided && s.gate_heads == s.H) {
+      double none = std::numeric_limits<double>::quiet_NaN();
+      const auto gap_of = [&](tensor<double>& x) {
+        return [&](index_t b, index_t h, index_t l, index_t d) -> double& {
+          return l == 0 || std::count(s.offsets.begin(), s.offsets.end(), l) > 0 ? none : x(b, h, l, d);
+        };
+      };
+      CHECK(matches(p, g, g.df, gap_of(p.log_decay)));
+      CHECK(matches(p, g, g.db, gap_of(p.log_backward)));
+    }
+    if (s.initial_forward) CHECK(matches(p, g, g.dS0_forward, number(p.S_forward)));
+    if (s.initial_backward) CHECK(matches(p, g, g.dS0_backward, number(p.S_backward)));
+    if (s.initial_forward) CHECK(matches(p, g, g.dgap_forward, number(p.state_gap_forward)));
+    if (s.initial_backward) CHECK(matches(p, g, g.dgap_backward, number(p.state_gap_backward)));
+    tensor<double> one(1, 1, 1, 1);
+    one.fill(g.dscale);
+    CHECK(matches(p, g, one, [&](index_t, index_t, index_t, index_t) -> double& { return p.s.scale; }));
+    one.fill(g.ddiagonal);
+    CHECK(matches(p, g, one, [&](index_t, index_t, index_t, index_t) -> double& { return p.s.diagonal; }));
+  }
+}
+
+TEMPLATE_TEST_CASE("delta: gradients have the same bits for every number of threads, and recomputed", "", float, double) {
+  test::random_source random(2021);
+  for (int call = 0; call < 15; ++call) {
+    const shape s = any_shape(random, 200);
+    INFO("call " << call << ": " << words(s));
+    const auto p = numbers_for<TestType>(random, s);
+    lesson<TestType> alone(random, p);
+    auto other = alone, again = alone;
+    learn(bila::form::chunkwise{.size = 16}, p, alone);
+    learn(bila::form::chunkwise{.size = 16}, p, other, {.threads = 3});
+    learn(bila::form::chunkwise{.size = 16, .recompute = true}, p, again);
+    CHECK(same_gradients(alone, other));
+    CHECK(same_gradients(alone, again));
+  }
+}
+
+TEST_CASE("delta: gradients in float and in 16 bits are those in double, rounded") {
+  test::random_source random(2022);
+  for (int call = 0; call < 20; ++call) {
+    const shape s = any_shape(random, 150);
+    INFO("call " << call << ": " << words(s));
+    const auto p = numbers_for<bila::bf16>(random, s);
+    lesson<bila::bf16> narrow(random, p);
+    const auto widened = [](const auto& x, auto number) {
+      tensor<decltype(number)> y(x.extent(0), x.extent(1), x.extent(2), x.extent(3));
+      y.for_each([&](auto& to, index_t b, index_t h, index_t l, index_t d) {
+        to = static_cast<decltype(number)>(static_cast<float>(x(b, h, l, d)));
+      });
+      return y;
+    };
+    const auto in = [&](auto number) {
+      const auto to = [&](const auto& x) { return widened(x, number); };
+      return problem<decltype(number)>{s,
+                                       to(p.q),
+                                       to(p.k),
+                                       to(p.v),
+                                       to(p.log_decay),
+                                       to(p.log_backward),
+                                       {p.per_head.begin(), p.per_head.end()},
+                                       to(p.beta),
+                                       to(p.beta_backward),
+                                       to(p.S_forward),
+                                       to(p.S_backward),
+                                       to(p.state_gap_forward),
+                                       to(p.state_gap_backward)};
+    };
+    const auto p_float = in(0.f);
+    const auto p_double = in(0.0);
+    lesson<float> single(random, p_float);
+    lesson<double> twice(random, p_double);
+    single.dy = widened(narrow.dy, 0.f), twice.dy = widened(narrow.dy, 0.0);
+    single.dS_forward = narrow.dS_forward, twice.dS_forward = widened(narrow.dS_forward, 0.0);
+    single.dS_backward = narrow.dS_backward, twice.dS_backward = widened(narrow.dS_backward, 0.0);
+    learn(bila::form::chunkwise{}, p, narrow);
+    learn(bila::form::chunkwise{}, p_float, single);
+    learn<bila::kernel::reference>(bila::form::chunkwise{.size = 8}, p_double, twice);
+    bool rounded = true;
+    narrow.dv.for_each([&](const bila::bf16& x, index_t b, index_t h, index_t l, index_t d) {
+      rounded = rounded && static_cast<float>(x) == static_cast<float>(bila::bf16(single.dv(b, h, l, d)));
+    });
+    CHECK(rounded);
+    const auto close = [&](const auto& a, const auto& b) {
+      wide most = 0, size = 1;
+      a.for_each([&](const auto& x, index_t n, index_t h, index_t l, index_t d) {
+        const wide apart = std::fabs(wide(x) - wide(b(n, h, l, d)));
+        if (!(apart <= most)) most = apart;
+        size = std::max(size, std::fabs(wide(x)));
+      });
+      return most <= 2e-5L * size;
+    };
+    CHECK((close(single.dq, twice.dq) && close(single.dk, twice.dk) && close(single.dv, twice.dv)));
+    CHECK((close(single.dbeta, twice.dbeta) && close(single.df, twice.df) && close(single.db, twice.db)));
+  }
+}
+
 TEST_CASE("delta: what the rule cannot compute is refused in a sentence, before anything is written") {
   using test::has_all;
   test::random_source random(2015);
@@ -713,8 +969,15 @@ TEST_CASE("delta: a second call allocates nothing") {
   const bila::mask::selective_decay<float> mask{p.log_decay.view(), bila::gate::target};
   const bila::rule::delta rule{mask, p.beta.view()};
   const auto call = [&] { bila::attend(bila::form::chunkwise{}, rule, bila::norm::none{}, p.in(), y.view()); };
-  call();
+  lesson<float> g(random, p);
+  const auto back = [&] {
+    bila::gradients<float> to;
+    to.q = g.dq.view(), to.k = g.dk.view(), to.v = g.dv.view(), to.beta = g.dbeta.view(), to.log_decay = g.dlog_decay.view();
+    bila::gradient(bila::form::chunkwise{}, rule, bila::norm::none{}, p.in(), {std::as_const(y).view(), {}},
+                   {std::as_const(g.dy).view()}, to);
+  };
+  call(), back();
   const long before = test::allocations();
-  call();
+  call(), back();
   CHECK(test::allocations() == before);
 }
