@@ -13,6 +13,7 @@ constexpr std::string_view text = "One two three. Four five, six seven! Eight ni
 // A window: each letter sees those at most four away. Weights of pairs can be anything, so only the full form takes them.
 struct window {
   double weight(bila::index_t, bila::index_t, bila::index_t i, bila::index_t j) const { return i - j <= 4 && j - i <= 4; }
+  bila::index_t reach(bila::index_t, bila::index_t) const { return 4; }  // not needed, but makes the time linear in the length
 };
 
 // Stepping over a space costs a little, leaving a sentence a lot. A product over gaps, so every form takes it, in linear time.

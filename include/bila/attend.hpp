@@ -36,6 +36,9 @@ consteval bool compiles() {
                   "bila: this type is no form: give form::full, form::recurrent, form::chunkwise or form::automatic");
   } else if constexpr (!any_mask<Mask>) {
     static_assert(any_mask<Mask>, "bila: this type is no mask, it offers neither weight() nor gaps (see bila/mask/concepts.hpp)");
+  } else if constexpr (banded<Mask> && form::memory_of<Mask> != form::memory::pairs) {
+    static_assert(form::memory_of<Mask> == form::memory::pairs,
+                  "bila: this mask offers gaps and a reach, but only weights of pairs are cut off by a reach");
   } else if constexpr (!form::has_engine<Form, form::memory_of<Mask>> && form::memory_of<Mask> != form::memory::pairs) {
     static_assert(form::has_engine<Form, form::memory_of<Mask>>,
                   "bila: this form does not compute this mask or rule: the README's table of models says which forms do");
@@ -56,6 +59,13 @@ template <class Norm>
 consteval bool has_slope() {
   static_assert(differentiable_normaliser<Norm>, "bila::gradient: this norm has no slope() (see bila/norm/concepts.hpp)");
   return differentiable_normaliser<Norm>;
+}
+
+template <class Form, class Mask>
+consteval bool has_gradient() {
+  constexpr bool has = form::has_gradient<Form, form::memory_of<Mask>>;
+  static_assert(has, "bila::gradient: this form computes no gradient for this mask or rule");
+  return has;
 }
 
 template <class T, class Out>
@@ -151,7 +161,7 @@ template <class Tuning = void, class Backend = cpu, class Form, class Mask, clas
 void gradient(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
               const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {
   if constexpr (detail::compiles<Backend, Form, Mask, Norm, T>())
-    if constexpr (detail::has_slope<Norm>())
+    if constexpr (detail::has_gradient<Form, Mask>() && detail::has_slope<Norm>())
       detail::backend_of<Backend>::template gradient<Tuning>(backend, form, mask, norm, in, kept, dy, to);
 }
 
@@ -169,7 +179,7 @@ std::size_t gradient_workspace_bytes(const Backend& backend, const Form& form, c
                                      const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
                                      const gradients<T>& to) {
   if constexpr (detail::compiles<Backend, Form, Mask, Norm, T>())
-    if constexpr (detail::has_slope<Norm>())
+    if constexpr (detail::has_gradient<Form, Mask>() && detail::has_slope<Norm>())
       return detail::backend_of<Backend>::template gradient_workspace_bytes<Tuning>(backend, form, mask, norm, in, kept, dy, to);
   return 0;
 }

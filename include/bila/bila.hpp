@@ -4,14 +4,17 @@
 
 #include <bila/attend.hpp>
 #include <bila/backend/cpu/backend.hpp>
+#include <bila/backend/cpu/convolution.hpp>
 #include <bila/backend/cpu/features.hpp>
 #include <bila/backend/cpu/threads.hpp>
 #include <bila/call/gradients.hpp>
 #include <bila/call/inputs.hpp>
 #include <bila/call/state.hpp>
 #include <bila/error.hpp>
+#include <bila/feature/convolution.hpp>
 #include <bila/feature/maps.hpp>
 #include <bila/form/automatic.hpp>
+#include <bila/form/channels.hpp>
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/delta.hpp>
 #include <bila/form/full.hpp>
@@ -19,7 +22,9 @@
 #include <bila/kernel/packets.hpp>
 #include <bila/kernel/reference.hpp>
 #include <bila/mask/all_ones.hpp>
+#include <bila/mask/channel_decay.hpp>
 #include <bila/mask/concepts.hpp>
+#include <bila/mask/exclusive_read.hpp>
 #include <bila/mask/fixed_decay.hpp>
 #include <bila/mask/gates.hpp>
 #include <bila/mask/log_linear.hpp>

@@ -11,6 +11,9 @@ using bila::norm::none, bila::norm::row_sum;
 struct window {
   double weight(bila::index_t, bila::index_t, bila::index_t i, bila::index_t j) const { return i == j ? 1 : 0; }
 };
+struct window_of_gaps : all_ones {
+  bila::index_t reach(bila::index_t, bila::index_t) const { return 4; }
+};
 struct nothing {};
 struct no_slope {
   static constexpr bool uses_row_sum = false;
@@ -71,6 +74,9 @@ struct no_slope {
 #elif BILA_CASE == 16
   // expect: bila: gradient_workspace_bytes needs all arguments of gradient, but for a bila::cpu, a form and its inputs
   bila::gradient_workspace_bytes(42, full{}, in, bila::tensor_view<const float>(y));
+#elif BILA_CASE == 17
+  // expect: bila: this mask offers gaps and a reach, but only weights of pairs are cut off by a reach
+  bila::attend(full{}, window_of_gaps{}, none{}, in, y);
 #endif
 }
 

@@ -59,6 +59,9 @@ void all_maps(T* x, bila::real_of<T>* numbers) {
   map_of(bila::feature::taylor_packed{}, view);
   map_of(bila::feature::softmax{}, view);
   map_of(bila::feature::hedgehog{}, view);
+  const bila::feature::convolution layer{bila::vec(numbers, 1), bila::direction::both, bila::vec(numbers, 1)};
+  bila::convolve(bila::cpu{}, layer, view, view);
+  bila::convolve_gradient(bila::cpu{}, layer, view, view, bila::feature::convolution_gradients<T>{view, {}, {}});
   const bila::tensor_view<bila::real_of<T>> raw = bila::bhl(numbers, 1, 1, 1);
   const auto gate = [&raw](const auto& by) {
     bila::gates::log_decays(by, raw, raw);

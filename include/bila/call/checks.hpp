@@ -27,14 +27,14 @@ BILA_NOINLINE error_message check_cross(bool orders_tokens, bool has_gaps, const
   return message(what, ": direction, diagonal and offsets need them equal");
 }
 
-/// Checks the shapes of a mask's parameters for a y of B batch rows, H heads and L tokens.
+/// Checks the shapes of a mask's parameters, and its reach if it has one, for a y of B batch rows, H heads and L tokens.
 template <class Mask>
 BILA_NOINLINE error_message check_parameters(const Mask& mask, index_t B, index_t H, index_t L) {
   error_message wrong;
   if constexpr (checks_itself<Mask>) wrong = mask.validate(B, H, L);
   if (wrong.empty() && !makes_groups(heads_of(mask, H), H))
     return message("the mask has ", heads_of(mask, H), " heads, which do not divide the ", H, " heads of y");
-  return wrong;
+  return wrong.empty() ? check_band(mask, B, H) : wrong;
 }
 
 /// Calls check_cross and check_parameters.
@@ -64,7 +64,8 @@ error_message check_gates_apart(named_tensors outputs, const Mask& mask) {
 /// The properties of a call on which the use of states depends: see check_state_use.
 struct state_rules {
   bool form_carries, mask_has_gaps, norm_uses_row_sum;
-  direction looks;  // the call's direction
+  direction looks;     // the call's direction
+  index_t decays = 1;  // log decays of a state: 1, or Dk for a mask with decays per channel
 };
 
 /// Returns what is wrong with a form or a norm by itself; empty if nothing is.
@@ -83,6 +84,8 @@ BILA_NOINLINE error_message check_state_use(const char* name, const state<T>& x,
   if (!rules.form_carries) return message(name, " is given, but form::full carries no state: recurrent and chunkwise do");
   if (!rules.mask_has_gaps) return message(name, " is given, but a mask without gaps has no state");
   if (rules.looks == opposite) return message(name, " is given, but the direction of the call does not look there");
+  if (x.log_decay.data != nullptr && x.log_decay.features() != rules.decays)
+    return message(name, ".log_decay has ", x.log_decay.features(), " numbers per head, the mask needs ", rules.decays);
   if (rules.norm_uses_row_sum && x.S.data != nullptr && x.z.data == nullptr)
     return message(name, ".z is missing, and the norm uses the row sum");
   return {};

@@ -50,7 +50,7 @@ namespace detail {
 inline namespace BILA_UNIT {
 
 /// The parameter that a mask or rule has besides its gaps.
-enum class own_parameter { none, log_weight, beta, betas, levels };
+enum class own_parameter { none, log_weight, beta, betas, levels, bonus };
 
 /// A gradient with respect to such a parameter: of one for both directions, or of direction `way` alone.
 template <class Real>

@@ -140,7 +140,7 @@ error_message check_state(const char* name, const state<T>& x, index_t sequences
     if (error_message wrong = check_state_storage(name, x); !wrong.empty()) return wrong;
   for (const error_message& wrong :
        {check_extents(".S", x.S, {sequences, size.H, size.Dk, size.Dv}), check_extents(".z", x.z, {sequences, size.H, size.Dk, 1}),
-        check_extents(".log_decay", x.log_decay, {sequences, size.H, 1, 1})})
+        check_extents(".log_decay", x.log_decay, {sequences, size.H, 1, x.log_decay.features() == size.Dk ? size.Dk : 1})})
     if (!wrong.empty()) return name + wrong;
   return {};
 }

@@ -28,7 +28,7 @@ enum class choice { full, chunkwise };
 /// The choice depends only on a segment's own shape, so a sequence gives the same bits alone, packed, or in a batch.
 /// Source: the cost model of form/README.md, and measurements (bench/cpu).
 struct automatic {
-  static constexpr chunkwise linear{};
+  static constexpr chunkwise::engine<scalar_weights, chunkwise::most> linear{};
 
   /// The choice for a head of this size with a gapped mask. A pairwise mask always takes full.
   static choice pick(head_size size, gap gaps, direction way, double diagonal, bool has_states = false) {

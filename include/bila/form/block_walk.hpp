@@ -33,13 +33,14 @@ struct walk_scratch {
 };
 
 /// Fills M with the weights for block jb of keys of a pairwise mask, and multiplies the diagonal by `diagonal`. A pair that the
-/// call's direction hides gets weight zero without asking the mask.
+/// call's direction hides, or that is farther apart than the mask reaches, gets weight zero without asking the mask.
 template <class Kernel, class T, class Real>
 BILA_NOINLINE void fill_block(const head<T>& x, index_t ib, index_t jb, double diagonal, double* scratch, kernel::tile<Real> M) {
+  const index_t reach = x.mask.reach();
   for (index_t j = 0; j < M.rows; ++j) {
     const index_t own = jb * block + j - ib * block;  // the query whose token is key j
-    const index_t first = x.direction == direction::forward ? std::clamp<index_t>(own, 0, M.columns) : 0;
-    const index_t last = x.direction == direction::backward ? std::clamp<index_t>(own + 1, 0, M.columns) : M.columns;
+    const index_t first = std::clamp<index_t>(x.direction == direction::forward ? own : own - reach, 0, M.columns);
+    const index_t last = std::clamp<index_t>(x.direction == direction::backward ? own + 1 : own + reach + 1, 0, M.columns);
     x.mask.weights(ib * block + first, last - first, jb * block + j, scratch);
     std::fill_n(M.row(j), M.stride, Real(0));
     for (index_t i = first; i < last; ++i)
@@ -76,8 +77,10 @@ void for_each_key_block(const head<T>& x, index_t ib, double diagonal, walk_scra
     return kernel::tile<Real>{w.M.data, (std::min)(block, x.k.count - jb * block), queries, w.M.stride};
   };
   if (!x.mask.gapped) {
-    const index_t last = x.direction == direction::forward ? ib : keys - 1;
-    for (index_t jb = x.direction == direction::backward ? ib : 0; jb <= last; ++jb) {
+    const index_t reach = x.mask.reach(), first_query = ib * block, last_query = first_query + queries - 1;
+    const index_t last = x.direction == direction::forward ? ib : (std::min)(keys - 1, (last_query + reach) / block);
+    for (index_t jb = x.direction == direction::backward ? ib : (std::max<index_t>)(0, first_query - reach) / block; jb <= last;
+         ++jb) {
       fill_block<Kernel>(x, ib, jb, diagonal, w.decays.forward, table(jb));
       visit(jb, table(jb));
     }

@@ -5,10 +5,10 @@
 
 #include <bila/config.hpp>
 #include <bila/form/chunkwise_gradient.hpp>
-#include <bila/form/decays.hpp>
 #include <bila/form/engine.hpp>
 #include <bila/form/global_state.hpp>
 #include <bila/form/two_sided_sweep.hpp>
+#include <bila/form/weights.hpp>
 
 namespace bila {
 inline namespace v0_1 {
@@ -31,28 +31,35 @@ struct chunkwise {
 
   index_t tokens() const { return size > 0 ? (std::min)(size, most) : 16; }
 
+  template <template <class, class> class Weights, index_t Most>
+  struct engine;
+
+  chunkwise_gradient gradient() const { return {size > 0 ? tokens() : 32, recompute}; }
+
+  static constexpr index_t most = 128;  // a chunk's products are summed uncompensated, and longer chunks are slower everywhere
+};
+
+/// The chunkwise form in chunks of at most `Most` tokens, which are weighed by `Weights`.
+template <template <class, class> class Weights, index_t Most>
+struct chunkwise::engine : chunkwise {
+  index_t tokens() const { return (std::min)(chunkwise::tokens(), Most); }
+
   template <class Kernel, class Real>
   struct scratch {
     scratch(kernel::arena& memory, head_size head, index_t C)
         : q(memory.padded<Kernel, Real>(C, head.Dk)),
           k(memory.padded<Kernel, Real>(C, head.Dk)),
           weighted(memory.padded<Kernel, Real>(C, head.Dk)),
-          qt(memory.padded<Kernel, Real>(head.Dk, C)),
           v(memory.padded<Kernel, Real>(C, head.Dv)),
           N(memory.padded<Kernel, Real>(C, head.Dv)),
           A(memory.padded<Kernel, Real>(C, C)),
-          M(memory.padded<Kernel, Real>(C, C)),
           z(memory.zeros<Kernel, Real>(C)),
           out(memory.numbers<Kernel, Real>(C)),
-          border{memory.numbers<Kernel, Real>(C), memory.numbers<Kernel, Real>(C)},
-          now{memory.zeros<Kernel, Real>(C), memory.numbers<Kernel, Real>(C)},
-          decays(memory, sweep_decays<Kernel>::tokens_for(C), std::type_identity<Kernel>()) {}
+          weights(memory, head, C) {}
 
-    kernel::tile<Real> q, k, weighted, qt, v, N;  // (C, Dk) (C, Dk) (C, Dk) (Dk, C) (C, Dv) (C, Dv)
-    kernel::tile<Real> A, M;                      // (C, C) rows are keys, columns are queries
-    Real *z, *out;                                // (C) row sums; factors of the rows
-    kernel::border_weights<Real> border, now;     // (C) weights at the chunk's borders; now: rescaled for the stored state
-    gap_decays decays;
+    kernel::tile<Real> q, k, weighted, v, N, A;  // (C, Dk) (C, Dk) (C, Dk) (C, Dv) (C, Dv) (C, C)
+    Real *z, *out;                               // (C) row sums; factors of the rows
+    Weights<Kernel, Real> weights;
   };
 
   template <class Kernel, class T>
@@ -65,7 +72,7 @@ struct chunkwise {
 
   template <class Kernel, class T>
   void plan_two_sided_sweep(kernel::arena& memory, head_size largest) const {
-    two_sided_sweep<Kernel, real_of<T>>(memory, largest, is_narrow<T>);
+    two_sided_sweep<Kernel, real_of<T>>(memory, largest, is_narrow<T>, Weights<Kernel, real_of<T>>::pending(largest));
   }
 
   index_t halves(head_size largest) const { return largest.L / 2 >= tokens() ? 2 : 1; }
@@ -76,7 +83,7 @@ struct chunkwise {
     if (is_idle(whole.v.width, part)) return;
     const head<T> x = columns_of(whole, part);
     const head_size now{x.q.count, x.q.width, x.v.width};
-    two_sided_sweep<Kernel, Real> m(between, now, is_narrow<T>);
+    two_sided_sweep<Kernel, Real> m(between, now, is_narrow<T>, Weights<Kernel, Real>::pending(now));
     if (global_state::serves(x.mask.gaps, x.direction, x.diagonal)) return global_state::run<Kernel>(x, norm, part, memory, m);
 
     const index_t C = (std::min)(tokens(), now.L);
@@ -86,11 +93,7 @@ struct chunkwise {
     });
   }
 
-  chunkwise_gradient gradient() const { return {size > 0 ? tokens() : 32, recompute}; }
-
  private:
-  static constexpr index_t most = 128;  // a chunk's products are summed uncompensated, and longer chunks are slower everywhere
-
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void sweep(const head<T>& x, const norm_view<Real>& norm, scratch<Kernel, Real>& w,
                                   two_sided_sweep<Kernel, Real>& m, direction way, index_t first, index_t last, sweep_flags flags) {
@@ -100,11 +103,8 @@ struct chunkwise {
     const kernel::state<Real> S{passed.S, norm.uses_row_sum ? passed.s : nullptr};
     Real* const z = norm.uses_row_sum ? w.z : nullptr;
     if (forwards ? first == 0 : last == L) passed.load(x.initial(way));
-    kernel::pending_decay state(*passed.pending);
-
-    sweep_decays<Kernel> gaps(w.decays, way, C, first, last, flags.finish && x.direction == direction::both);
-    index_t scanned = 0;         // tokens of the chunk whose weights were computed last
-    bool scanned_inner = false;  // whether that chunk has neighbours on both sides
+    typename Weights<Kernel, Real>::sweep weights(w.weights, passed, way, C, first, last, flags.finish,
+                                                  flags.finish && x.direction == direction::both);
     for (index_t step = 0; step < chunks; ++step) {
       const index_t at = first + (forwards ? step : chunks - 1 - step) * C, n = (std::min)(C, last - at);
       const auto q = kernel::whole_packets<Kernel>(x.q.slice(at, n), w.q);  // (n, Dk)
@@ -116,60 +116,48 @@ struct chunkwise {
         const index_t then = first + (forwards ? step + 1 : chunks - 2 - step) * C;
         prefetch_tokens(next, x, then, (std::min)(C, last - then));
       }
-      const bool inner = at > 0 && at + n < L;
-      if (x.mask.gaps == gap::per_token || !inner || !scanned_inner || n != scanned) {
-        const gap_decays decays = gaps.of(x, at, n);
-        scan_border(way, decays, n, w.border);
-        if (flags.finish) scan_block<Kernel>(x, kernel::tile<Real>{w.M.data, n, n, w.M.stride}, decays, x.diagonal);
-        scanned = n;
-        scanned_inner = inner;
-      }
-      const double before = state.factor();
-      const Real decay = static_cast<Real>(state.decay(w.border.total));
-      kernel::weigh_borders(w.border, before, state.factor(), n, w.now);
+      weights.weigh(x, at, q, k);
       if (flags.has_partial)
         std::copy_n(m.z + at, z == nullptr ? 0 : n, w.z);
       else
         std::fill_n(w.z, n, Real(0));
       if (flags.finish) {
-        const kernel::tile<Real> qt{w.qt.data, q.columns, n, w.qt.stride};  // (Dk, n)
-        const kernel::tile<Real> A{w.A.data, n, n, w.A.stride};             // (n, n)
-        Kernel::transpose(qt, q);
-        if (z != nullptr) Kernel::project_transposed(z, w.now.read, qt, S.s);
-        Kernel::score(A, k, qt, w.M, z);
+        const kernel::tile<Real> A{w.A.data, n, n, w.A.stride};  // (n, n)
+        weights.score(A, z, S.s);
         const auto y = kernel::results<Kernel>(x.y.slice(at, n), w.N);  // (n, Dv)
         const kernel::tile<const Real> partial = flags.has_partial ? partial_rows(x, m, at, n, w.N) : kernel::tile<const Real>{};
         finish<Kernel>(x, at, y, w.z, w.out, norm, [&] {
-          Kernel::read(y, {.q = q, .S = S.S, .weights = w.now.read, .A = A, .v = v, .partial = partial, .row_scales = w.out},
-                       &next);
+          Kernel::read(
+              y, {.q = weights.q(), .S = S.S, .weights = weights.read(), .A = A, .v = v, .partial = partial, .row_scales = w.out},
+              &next);
         });
       } else {
-        store_partial(x, m, at, n, w.N,
-                      [&](kernel::tile<Real> N) { Kernel::read(N, {.q = q, .S = S.S, .weights = w.now.read}, &next); });
+        store_partial(x, m, at, n, w.N, [&](kernel::tile<Real> N) {
+          Kernel::read(N, {.q = weights.q(), .S = S.S, .weights = weights.read()}, &next);
+        });
         if (z != nullptr) {
-          Kernel::project(z, w.now.read, q, S.s);
+          Kernel::project(z, weights.read(), weights.q(), S.s);
           std::copy_n(z, n, m.z + at);
         }
       }
       Kernel::accumulate(S,
                          {.from = S,
-                          .decay = decay,
-                          .k = k,
+                          .decay = weights.decay(),
+                          .k = weights.k(),
                           .v = v,
-                          .weights = w.now.write,
+                          .weights = weights.write(),
                           .weighted = w.weighted,
-                          .rest = passed.rest.after(w.border.total, 1)},
+                          .rest = weights.rest()},
                          &next);
     }
-    *passed.pending = state.factor();
-    if (forwards ? last == L : first == 0) store_final_state(x.final(way), S.S, S.s, state.factor());
+    weights.finish(forwards ? last == L : first == 0, x.final(way), S.s);
   }
 };
 
 template <>
 struct engine_of<chunkwise, memory::gaps> {
   static constexpr bool carries_states = true;
-  static chunkwise of(const chunkwise& form) { return form; }
+  static chunkwise::engine<scalar_weights, chunkwise::most> of(const chunkwise& form) { return {form}; }
 };
 
 }  // namespace BILA_UNIT

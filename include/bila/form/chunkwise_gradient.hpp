@@ -7,8 +7,8 @@
 #include <bila/form/decays.hpp>
 #include <bila/form/global_state_gradient.hpp>
 #include <bila/form/head_gradient.hpp>
+#include <bila/form/kept_adjoints.hpp>
 
-#include <cmath>
 #include <type_traits>
 
 namespace bila {
@@ -34,17 +34,7 @@ struct chunkwise_gradient {
   index_t size;    // tokens per chunk
   bool recompute;  // true: only the adjoint at the end of each span of chunks is kept, and the others are recomputed
 
-  /// How many adjoints are kept: one for each chunk of a span, and one for each span. Without `recompute` one span has all chunks.
-  struct keeping {
-    index_t chunks, spans;
-  };
-
-  keeping keep_for(index_t L) const {
-    const index_t chunks = std::max<index_t>(1, (L + size - 1) / size);
-    if (!recompute) return {chunks, 1};
-    const auto side = static_cast<index_t>(std::ceil(std::sqrt(static_cast<double>(chunks))));
-    return {side, (chunks + side - 1) / side};
-  }
+  keeping keep_for(index_t L) const { return keeping::for_tokens(L, size, recompute); }
 
   template <class Kernel, class Real>
   struct scratch {
@@ -79,31 +69,7 @@ struct chunkwise_gradient {
           rows(memory.numbers<Kernel, double>(C)),
           columns(memory.numbers<Kernel, double>(C)),
           decays(memory, C, std::type_identity<Kernel>()),
-          R_rest(memory, head.Dk, head.Dv, head.Dk, std::type_identity<Kernel>()),
-          inside(memory, head, kept.chunks + 1),
-          ends(memory, head, kept.spans == 1 ? 0 : kept.spans),
-          ends_rest(memory, head, kept.spans == 1 ? 0 : kept.spans) {}
-
-    /// Adjoints R of the states after chunks, and their row sums r.
-    struct adjoints {
-      adjoints(kernel::arena& memory, head_size head, index_t count)
-          : first(memory.padded<Kernel, Real>(count * head.Dk, head.Dv)),
-            row_sums(memory.padded<Kernel, Real>(count, head.Dk)),
-            pending(memory.numbers<Kernel, double>(count)),
-            Dk(head.Dk) {}
-
-      kernel::tile<Real> R(index_t n) const { return {first.row(n * Dk), Dk, first.columns, first.stride}; }
-      Real* r(index_t n) const { return row_sums.row(n); }
-
-      kernel::tile<Real> first, row_sums;  // (count Dk, Dv) (count, Dk)
-      double* pending;                     // (count) the true adjoint is this factor times the stored one
-      index_t Dk;
-    };
-
-    /// The memory that keeps R_rest as it was at the end of a span.
-    compensation<Real> rest_of(index_t span) const {
-      return R_rest.at(ends_rest.R(span), ends_rest.r(span), ends_rest.pending + span);
-    }
+          adjoints(memory, head, kept, 1) {}
 
     kernel::tile<Real> q, k, dq, dk;                        // (C, Dk)
     kernel::tile<Real> v, dv, dy, weighted;                 // (C, Dv); weighted: (C, max(Dk, Dv))
@@ -117,9 +83,7 @@ struct chunkwise_gradient {
     Real *a_here, *b_here, *reads_dy, *reads_dZ, *running;  // (C) a and b of the chunk; read_i a_i; read_i b_i; scratch
     double *rows, *columns;                                 // (C) for gate_gradient_scan
     gap_decays decays;
-    compensation<Real> R_rest;  // (Dk, Dv) (Dk) rounding errors of R and r
-    adjoints inside, ends;      // for the chunks of one span, and one more; for the spans
-    adjoints ends_rest;         // R_rest at the ends of the spans
+    kept_adjoints<Kernel, Real> adjoints;
   };
 
   template <class Kernel, class T>
@@ -162,83 +126,33 @@ struct chunkwise_gradient {
     pass(direction::forward, false, true);
   }
 
-  /// What a pass over the tokens does.
-  struct pass_flags {
-    direction way;
-    bool row_sums;  // whether the norm uses row sums
-    bool first;     // whether this pass starts the sums dq, dk, dv
-    bool dense;     // whether this pass is the last: it adds the pairs inside each chunk, and finishes the sums
-  };
-
-  /// The tokens of a chunk. `step` counts the chunks along the direction.
-  struct place {
-    place(direction way, index_t step, index_t L, index_t C) {
-      const index_t chunks = (L + C - 1) / C;
-      first = (way == direction::forward ? step : chunks - 1 - step) * C;
-      count = (std::min)(C, L - first);
-    }
-    index_t first, count;
-  };
-
   template <class Kernel, class T, class Real>
   BILA_NOINLINE void one_way(const head<T>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, keeping kept,
                              pass_flags flags) const {
-    const index_t L = x.q.count, C = w.q.rows, chunks = (L + C - 1) / C;
-    const auto& last = kept.spans == 1 ? w.inside : w.ends;
-    const index_t n = kept.spans == 1 ? chunks : kept.spans - 1;
-    load_initial_state<Kernel>(last.R(n), last.r(n), g.final(flags.way));
-    last.pending[n] = 1;
-    if (!flags.row_sums) std::fill_n(last.r(n), w.Ht.columns, Real(0));
-    w.R_rest.start();
-    if (kept.spans > 1) w.R_rest.copy_to(w.rest_of(kept.spans - 1));
-    for (index_t span = kept.spans - 1; span >= 0; --span) {
-      const index_t begin = span * kept.chunks, end = (std::min)(begin + kept.chunks, chunks);
-      if (kept.spans > 1) copy_adjoint(w.ends, span, w.inside, end - begin, w.Ht.columns);
-      sweep_adjoint(x, g, w, begin, end, flags);
-      if (span == 0) continue;
-      copy_adjoint(w.inside, 0, w.ends, span - 1, w.Ht.columns);
-      w.R_rest.copy_to(w.rest_of(span - 1));
-    }
-    store_final_state(g.initial(flags.way), w.inside.R(0), flags.row_sums ? w.inside.r(0) : nullptr,
-                      w.inside.pending[0] * x.initial(flags.way).decay);
-
-    load_initial_state_transposed<Kernel>(w.Ht, w.h, x.initial(flags.way));
-    decay(w.Ht, w.h, w.Ht.columns, x.initial(flags.way).decay);
-    w.rest.start();
+    const index_t L = x.q.count, C = w.q.rows;
     kernel::pending_decay state;
-    for (index_t span = 0; span < kept.spans; ++span) {
-      const index_t begin = span * kept.chunks, end = (std::min)(begin + kept.chunks, chunks);
-      if (span > 0) {
-        copy_adjoint(w.ends, span, w.inside, end - begin, w.Ht.columns);
-        w.rest_of(span).copy_to(w.R_rest);
-        sweep_adjoint(x, g, w, begin, end, flags);
-      }
-      for (index_t step = begin; step < end; ++step) {
-        kernel::prefetch_queue next;
-        if (step + 1 < end) prefetch_chunk(x, g, place(flags.way, step + 1, L, C), next, flags);
-        chunk(x, g, w, place(flags.way, step, L, C), step - begin + 1, state, next, flags);
-      }
-    }
-  }
-
-  template <class T>
-  static void prefetch_chunk(const head<T>& x, const head_gradient<T>& g, place at, kernel::prefetch_queue& next,
-                             pass_flags flags) {
-    next.add(x.q, at.first, at.count);
-    next.add(x.k, at.first, at.count);
-    next.add(x.v, at.first, at.count);
-    next.add(g.dy, at.first, at.count);
-    if (flags.first) return;
-    if (g.q.out.data != nullptr) next.add(g.q.sum, at.first, at.count);
-    if (g.k.out.data != nullptr) next.add(g.k.sum, at.first, at.count);
-    if (g.v.out.data != nullptr) next.add(g.v.sum, at.first, at.count);
+    const auto sweep = [&](index_t begin, index_t end) { sweep_adjoint(x, g, w, begin, end, flags); };
+    const auto start = [&] {
+      const auto& first = w.adjoints.inside;
+      store_final_state(g.initial(flags.way), first.R(0), flags.row_sums ? first.r(0) : nullptr,
+                        *first.pending(0) * x.initial(flags.way).decay);
+      load_initial_state_transposed<Kernel>(w.Ht, w.h, x.initial(flags.way));
+      decay(w.Ht, w.h, w.Ht.columns, x.initial(flags.way).decay);
+      w.rest.start();
+    };
+    w.adjoints.walk(kept, (L + C - 1) / C, g.final(flags.way), flags.row_sums, sweep, start,
+                    [&](index_t step, index_t begin, index_t end) {
+                      kernel::prefetch_queue next;
+                      if (step + 1 < end) prefetch_chunk(x, g, place(flags.way, step + 1, L, C), next, flags);
+                      chunk(x, g, w, place(flags.way, step, L, C), step - begin + 1, state, next, flags);
+                    });
   }
 
   /// Computes the adjoints R against the direction, from chunk `end` - 1 down to chunk `begin`.
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void sweep_adjoint(const head<T>& x, const head_gradient<T>& g, scratch<Kernel, Real>& w, index_t begin,
                                           index_t end, pass_flags flags) {
-    kernel::pending_decay state(w.inside.pending[end - begin]);
+    kernel::pending_decay state(*w.adjoints.inside.pending(end - begin));
     for (index_t step = end - 1; step >= begin; --step) {
       const place at(flags.way, step, x.q.count, w.q.rows);
       weigh_tokens(x, flags.way, at, w);
@@ -253,25 +167,18 @@ struct chunkwise_gradient {
         next.add(g.dy, then.first, then.count);
       }
       const index_t n = step - begin;
-      Kernel::accumulate(kernel::state<Real>{w.inside.R(n)},
-                         {.from = {w.inside.R(n + 1)},
+      Kernel::accumulate(kernel::state<Real>{w.adjoints.inside.R(n)},
+                         {.from = {w.adjoints.inside.R(n + 1)},
                           .decay = settle,
                           .k = q,
                           .v = dy,
                           .weights = w.reads_dy,
                           .weighted = w.weighted,
-                          .rest = w.R_rest.after(w.border.total, 1)},
+                          .rest = w.adjoints.rest.after(w.border.total, 1)},
                          &next);
-      Kernel::gather(w.inside.r(n), w.R_rest.e, settle, w.inside.r(n + 1), q, w.reads_dZ);
-      w.inside.pending[n] = state.factor();
+      Kernel::gather(w.adjoints.inside.r(n), w.adjoints.rest.e, settle, w.adjoints.inside.r(n + 1), q, w.reads_dZ);
+      *w.adjoints.inside.pending(n) = state.factor();
     }
-  }
-
-  template <class Adjoints>
-  static void copy_adjoint(const Adjoints& from, index_t n, const Adjoints& to, index_t m, index_t Dk) {
-    std::copy_n(from.R(n).data, Dk * from.first.stride, to.R(m).data);
-    std::copy_n(from.r(n), from.row_sums.stride, to.r(m));
-    to.pending[m] = from.pending[n];
   }
 
   /// Computes the weights at the chunk's borders.
@@ -292,33 +199,6 @@ struct chunkwise_gradient {
     }
   }
 
-  /// A chunk's part of a gradient. `to` is the gradient's own memory if its rows are whole packets, else scratch.
-  template <class Real>
-  struct running_sum {
-    kernel::tile<Real> to;
-    bool started;  // true: `to` has sums of earlier passes or heads; false: `to` has no content yet
-
-    kernel::tile<const Real> partial() const { return started ? to : kernel::tile<const Real>{}; }
-  };
-
-  template <class Kernel, class T, class Real>
-  static running_sum<Real> open_sum(const gradient_rows<T>& g, index_t first, kernel::tile<Real> scratch_tile, pass_flags flags) {
-    if (g.out.data == nullptr) return {scratch_tile, false};
-    const rows<Real> sum = g.sum.slice(first, scratch_tile.rows);
-    const running_sum<Real> x{kernel::results<Kernel>(sum, scratch_tile), !g.first || !flags.first};
-    if (x.started && x.to.data == scratch_tile.data) kernel::load(scratch_tile, rows<const Real>(sum));
-    return x;
-  }
-
-  template <class T, class Real>
-  static void close_sum(const gradient_rows<T>& g, index_t first, kernel::tile<Real> x, pass_flags flags) {
-    if (g.out.data == nullptr) return;
-    if (g.last && flags.dense)
-      kernel::store(g.out.slice(first, x.rows), x);
-    else
-      kernel::store(g.sum.slice(first, x.rows), x);
-  }
-
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void chunk(const head<T>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, place at, index_t adjoint,
                                   kernel::pending_decay& state, kernel::prefetch_queue& next, pass_flags flags) {
@@ -327,12 +207,12 @@ struct chunkwise_gradient {
     const auto k = kernel::whole_packets<Kernel>(x.k.slice(at.first, n), w.k);     // (n, Dk)
     const auto v = kernel::whole_packets<Kernel>(x.v.slice(at.first, n), w.v);     // (n, Dv)
     const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(at.first, n), w.dy);  // (n, Dv)
-    const kernel::tile<const Real> R = w.inside.R(adjoint);                        // (Dk, Dv)
-    const Real* const r = w.inside.r(adjoint);                                     // (Dk)
+    const kernel::tile<const Real> R = w.adjoints.inside.R(adjoint);               // (Dk, Dv)
+    const Real* const r = w.adjoints.inside.r(adjoint);                            // (Dk)
     const auto dq = open_sum<Kernel>(g.q, at.first, w.dq.top(n), flags), dk = open_sum<Kernel>(g.k, at.first, w.dk.top(n), flags);
     const auto dv = open_sum<Kernel>(g.v, at.first, w.dv.top(n), flags);
     double* const gaps = g.gaps(flags.way);
-    const double H_pending = state.factor(), R_pending = w.inside.pending[adjoint];
+    const double H_pending = state.factor(), R_pending = *w.adjoints.inside.pending(adjoint);
     weigh_tokens(x, flags.way, at, w);
     read_tokens(at, H_pending, w);
     kernel::weigh_borders(w.border, H_pending, 1 / R_pending, n, w.now);

@@ -13,8 +13,6 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-constexpr direction other(direction way) { return way == direction::forward ? direction::backward : direction::forward; }
-
 /// The decays of the gaps around n tokens, for both directions, in double.
 struct gap_decays {
   template <class Kernel>

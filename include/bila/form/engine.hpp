@@ -52,13 +52,20 @@ inline constexpr memory memory_of = find_memory<Mask>();
 ///     static Engine of(const Form& form);    // Engine has plan, splits, run and gradient(); for a two-sided sweep
 ///                                            // also plan_two_sided_sweep and halves
 ///
-/// Several kinds of memory may share one engine. A form without a specialisation for a kind refuses that kind.
+/// Several kinds of memory may share one engine. An engine without gradient() has no gradient. A form without a specialisation for
+/// a kind refuses that kind.
 template <class Form, memory Kind>
 struct engine_of;
 
 template <class Form, memory Kind>
 concept has_engine = requires(const Form& form) {
   engine_of<Form, Kind>::of(form);
+};
+
+/// Whether the engine also computes the gradient.
+template <class Form, memory Kind>
+concept has_gradient = has_engine<Form, Kind> && requires(const Form& form) {
+  engine_of<Form, Kind>::of(form).gradient();
 };
 
 /// Whether a type is a form at all.

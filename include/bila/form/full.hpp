@@ -19,8 +19,8 @@ inline namespace BILA_UNIT {
 
 /// Computes A = (Q K^T) o M,  N = A V,  Z_i = sum_j A_ij,  y_i = s N_i / n(s Z_i), row block by row block.
 ///
-/// Time O(L^2 (Dk + Dv)), memory O(block (block + Dk + Dv)). The form accepts every mask, pairwise or gapped.
-/// Source: LION (arXiv 2502.16249), full masked attention.
+/// Time O(L^2 (Dk + Dv)), for a banded mask O(L (reach + block) (Dk + Dv)); memory O(block (block + Dk + Dv)). The form accepts
+/// every mask, pairwise or gapped. Source: LION (arXiv 2502.16249), full masked attention.
 struct full {
   template <class Kernel, class Real>
   struct scratch {

@@ -129,12 +129,14 @@ struct full_gradient {
   }
 
  private:
-  /// Writes dl / dM_ij = g_ij (q_i . k_j) for the pairs that the call's direction sees. E must be computed with a mask of ones.
+  /// Writes dl / dM_ij = g_ij (q_i . k_j) for the pairs that the call's direction sees within the mask's reach. E must be computed
+  /// with a mask of ones.
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void write_weights(const head<T>& x, const head_gradient<T>& g, index_t first, index_t from,
                                           kernel::tile<Real> E) {
+    const index_t reach = x.mask.reach();
     for (index_t j = from; j < from + E.rows; ++j)
-      for (index_t i = first; i < first + E.columns; ++i) {
+      for (index_t i = (std::max)(first, j - reach); i < (std::min)(first + E.columns, j + reach + 1); ++i) {
         if (i < j ? x.direction == direction::forward : i > j && x.direction == direction::backward) continue;
         const Real slope = E.row(j - from)[i - first];
         g.weights(i, j) = i == j ? static_cast<Real>(x.diagonal) * slope : slope;

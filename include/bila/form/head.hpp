@@ -15,17 +15,22 @@
 #include <bila/view/tensor_view.hpp>
 
 #include <algorithm>
+#include <type_traits>
 
 namespace bila {
 inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// One head's part of a `state`: S (Dk, Dv), z (Dk, 1), and the decay of the gap between the state and the sequence.
+constexpr direction other(direction way) { return way == direction::forward ? direction::backward : direction::forward; }
+
+/// One head's part of a `state`: S (Dk, Dv), z (Dk, 1), and the decay of the gap between the state and the sequence: one number, or
+/// the logs of decays per channel, (1, Dk).
 template <class Real>
 struct head_state {
   rows<Real> S, z;
   double decay = 1;
+  rows<const std::remove_const_t<Real>> log_decays = {};
 
   bool given() const { return S.data != nullptr || z.data != nullptr; }
 };

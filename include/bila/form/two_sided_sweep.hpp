@@ -9,6 +9,8 @@
 #include <bila/form/compensation.hpp>
 #include <bila/form/head.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <type_traits>
 
 namespace bila {
@@ -19,35 +21,42 @@ inline namespace BILA_UNIT {
 /// The state that a sweep carries from chunk to chunk.
 template <class Kernel, class Real>
 struct carried_state {
-  carried_state(kernel::arena& memory, head_size size)
+  carried_state(kernel::arena& memory, head_size size, index_t decays = 1)
       : S(memory.padded<Kernel, Real>(size.Dk, size.Dv)),
         s(memory.numbers<Kernel, Real>(size.Dk)),
-        pending(memory.numbers<Kernel, double>(1)),
-        rest(memory, size.Dk, size.Dv, size.Dk, std::type_identity<Kernel>()) {}
+        pending(memory.numbers<Kernel, double>(decays)),
+        rest(memory, size.Dk, size.Dv, size.Dk, std::type_identity<Kernel>()),
+        decays_(decays) {}
 
   void load(const head_state<const Real>& from) const {
     load_initial_state<Kernel>(S, s, from);
     if (from.given()) decay(S, s, S.rows, from.decay);
-    *pending = 1;
+    for (index_t c = 0; c < S.rows && from.log_decays.data != nullptr; ++c)
+      decay<Real>({S.row(c), 1, S.columns, S.stride}, s + c, 1,
+                  std::exp((std::min)(0.0, static_cast<double>(from.log_decays(0, c)))));
+    std::fill_n(pending, decays_, 1.0);
     rest.start();
   }
 
   kernel::tile<Real> S;     // (Dk, Dv)
   Real* s;                  // (Dk) the column for row sums, sum_j k_j
-  double* pending;          // (1) the true state is this factor times the stored one
+  double* pending;          // (1), or (Dk) for decays per channel: the true state is this factor times the stored one
   compensation<Real> rest;  // (Dk, Dv) (Dk) rounding errors of S and s
+
+ private:
+  index_t decays_;  // numbers in pending
 };
 
 /// The memory that the first pass hands to the second: two states and the rows so far. The states lie a page apart. Otherwise the
 /// prefetchers of two cores take cache lines from each other, and the recurrent form gains nothing from a second thread.
 template <class Kernel, class Real>
 struct two_sided_sweep {
-  two_sided_sweep(kernel::arena& memory, head_size size, bool narrow_storage)
-      : forward(memory, size),
+  two_sided_sweep(kernel::arena& memory, head_size size, bool narrow_storage, index_t decays = 1)
+      : forward(memory, size, decays),
         z(memory.numbers<Kernel, Real>(size.L)),
         partial(memory.padded<Kernel, Real>(narrow_storage ? size.L : 0, size.Dv)),
         apart(memory.numbers<Kernel, double>(512)),
-        backward(memory, size) {}
+        backward(memory, size, decays) {}
 
   using state = carried_state<Kernel, Real>;
 

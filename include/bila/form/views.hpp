@@ -7,6 +7,7 @@
 #include <bila/call/gradients.hpp>
 #include <bila/call/segments.hpp>
 #include <bila/config.hpp>
+#include <bila/kernel/tile.hpp>
 #include <bila/mask/concepts.hpp>
 #include <bila/norm/concepts.hpp>
 #include <bila/norm/quotient.hpp>
@@ -26,6 +27,12 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
+/// A mask whose decays per channel lie in memory, a row for each gap.
+template <class Mask>
+concept has_gate_rows = requires(const Mask& mask, index_t n) {
+  mask.gate_row(direction::forward, n, n, n).column_stride;
+};
+
 /// A view of any mask, for a call in Real. Checks use the pointers once a call. Forms use them for many tokens at a time.
 template <class Real>
 struct mask_view {
@@ -34,6 +41,9 @@ struct mask_view {
   bool gapped = false;          // false: the mask is pairwise, and `gaps` has no meaning
   bila::gap gaps = gap::none;   // the granularity of the decay
   bool orders_tokens = true;
+  bool per_channel = false;                                 // whether each channel has decays of its own
+  bool exclusive = false;                                   // whether a query does not read through the gap next to it
+  index_t channels = 0;                                     // channels of the gaps' parameters; 0: as many as q has
   index_t heads = 0;                                        // heads of the gaps' parameters; 0: as many as y has
   detail::own_parameter own = detail::own_parameter::none;  // what the mask or rule has besides gaps
   index_t own_heads = 0;                                    // heads of this parameter; 0: as many as y has
@@ -43,7 +53,16 @@ struct mask_view {
   void (*ask_log_decays)(const void* mask, index_t b, index_t h, direction way, index_t first, index_t count, double* to) = nullptr;
   /// Writes the weights of queries [first, first + count) for key j. Null if the mask is gapped.
   void (*ask_weights)(const void* mask, index_t b, index_t h, index_t first, index_t count, index_t j, double* to) = nullptr;
+  /// The farthest two tokens can be apart with a weight other than zero. Null if any distance can have one.
+  index_t (*ask_reach)(const void* mask, index_t b, index_t h) = nullptr;
 
+  /// Writes the log decays of gaps [first, first + count), Dk numbers for each gap, `stride` apart; positive ones become 0.
+  void (*ask_channels)(const void* mask, index_t b, index_t h, direction way, index_t first, index_t count, index_t Dk, Real* to,
+                       index_t stride) = nullptr;
+  /// Writes the weights of the channels for a query's own token.
+  void (*ask_bonus)(const void* outer, index_t h, index_t Dk, Real* to) = nullptr;
+  /// Returns what is wrong with the values of the decays inside a segment. Null if gaps have one decay.
+  error_message (*ask_wrong_channels)(const void* mask, index_t b, index_t h, const segment& piece, index_t Dk) = nullptr;
   /// Writes the log weights of keys [first, first + count).
   void (*ask_log_weights)(const void* outer, index_t b, index_t h, index_t first, index_t count, double* to) = nullptr;
   /// Writes how much of what the state holds for its key each of the tokens [first, first + count) replaces, in direction `way`.
@@ -85,7 +104,7 @@ void add_checks(mask_view<Real>& view) {
     return wrong;
   };
   view.ask_place = [](const void* any, direction way, index_t b, index_t h, index_t t) {
-    if constexpr (names_parameters<Gaps>)
+    if constexpr (names_parameters<Gaps> && gapped<Gaps>)
       return std::string(static_cast<const Gaps*>(any)->parameter_of(way, b, h, t));
     else
       return message("mask.log_", way == direction::forward ? "forward" : "backward", "(b = ", b, ", h = ", h, ", t = ", t, ")");
@@ -122,6 +141,12 @@ void add_own_parameter(mask_view<Real>& view, const Mask& mask) {
                            ") = ", beta, ", beta must be in [0, 2]");
       return {};
     };
+  } else if constexpr (reads_exclusively<Mask>) {
+    view.own = detail::own_parameter::bonus;
+    view.exclusive = true;
+    view.ask_bonus = [](const void* any, index_t h, index_t Dk, Real* to) {
+      for (index_t d = 0; d < Dk; ++d) to[d] = static_cast<Real>(static_cast<const Mask*>(any)->bonus(h, d));
+    };
   } else if constexpr (leveled<Mask>) {
     view.own = detail::own_parameter::levels;
     view.levels = mask.levels();
@@ -148,6 +173,50 @@ void add_own_parameter(mask_view<Real>& view, const Mask& mask) {
   }
 }
 
+/// Adds the pointers to decays per channel.
+template <class Real, class Mask>
+void add_channels(mask_view<Real>& view, const Mask& gaps) {
+  view.gapped = true;
+  view.gaps = gap::per_token;
+  view.per_channel = true;
+  if constexpr (has_channels<Mask>) view.channels = gaps.channels();
+  view.ask_channels = [](const void* any, index_t b, index_t h, direction way, index_t first, index_t count, index_t Dk, Real* to,
+                         index_t stride) {
+    const Mask& asked = *static_cast<const Mask*>(any);
+    const auto copy = [Dk](Real* row, const auto& at) {
+      for (index_t d = 0; d < Dk; ++d) row[d] = (std::min)(Real(0), static_cast<Real>(at(d)));
+    };
+    for (index_t t = first; t < first + count; ++t, to += stride) {
+      if constexpr (has_gate_rows<Mask>) {
+        const auto row = asked.gate_row(way, b, h, t);
+        if (row.column_stride == 1)
+          copy(to, [x = row.data](index_t d) { return x[d]; });
+        else
+          copy(to, [&](index_t d) { return row(0, d); });
+      } else {
+        copy(to,
+             [&](index_t d) { return way == direction::forward ? asked.log_forward(b, h, t, d) : asked.log_backward(b, h, t, d); });
+      }
+    }
+  };
+  view.ask_wrong_channels = [](const void* any, index_t b, index_t h, const segment& piece, index_t Dk) -> error_message {
+    const Mask& asked = *static_cast<const Mask*>(any);
+    for (index_t t = piece.first + 1; t < piece.first + piece.count; ++t)
+      for (const direction way : {direction::forward, direction::backward}) {
+        if constexpr (has_gate_rows<Mask>)
+          if (const auto row = asked.gate_row(way, b, h, t); row.column_stride == 1 && detail::are_log_decays(row.data, Dk))
+            continue;
+        for (index_t d = 0; d < Dk; ++d) {
+          const double log = way == direction::forward ? asked.log_forward(b, h, t, d) : asked.log_backward(b, h, t, d);
+          if (!detail::is_log_decay(log))
+            return message("mask.log_", way == direction::forward ? "forward" : "backward", "(b = ", b, ", h = ", h, ", t = ", t,
+                           ", d = ", d, ") = ", log, ", a log decay must be <= 0");
+        }
+      }
+    return {};
+  };
+}
+
 template <class Real, class Mask>
 mask_view<Real> view_of_mask(const Mask& mask) {
   using Gaps = std::remove_cvref_t<decltype(detail::gaps_of(mask))>;
@@ -159,7 +228,9 @@ mask_view<Real> view_of_mask(const Mask& mask) {
   if constexpr (has_heads<Gaps>) view.heads = gaps.heads();
   add_checks<Real, Mask, Gaps>(view);
   add_own_parameter<Real>(view, mask);
-  if constexpr (gapped<Gaps>) {
+  if constexpr (channelled<Gaps>) {
+    add_channels(view, gaps);
+  } else if constexpr (gapped<Gaps>) {
     view.gapped = true;
     view.gaps = Gaps::gaps;
     view.ask_log_decays = [](const void* any, index_t b, index_t h, direction way, index_t first, index_t count, double* to) {
@@ -172,6 +243,8 @@ mask_view<Real> view_of_mask(const Mask& mask) {
       const Mask& asked = *static_cast<const Mask*>(any);
       for (index_t i = 0; i < count; ++i) to[i] = asked.weight(b, h, first + i, j);
     };
+    if constexpr (banded<Mask>)
+      view.ask_reach = [](const void* any, index_t b, index_t h) -> index_t { return static_cast<const Mask*>(any)->reach(b, h); };
   }
   return view;
 }
@@ -218,6 +291,13 @@ struct head_mask : mask_view<Real> {
     this->ask_weights(this->mask, b, h, first + i, count, first + j, to);
   }
 
+  /// Writes the log decays per channel of gaps [t, t + rows of `to`).
+  void channels(direction way, index_t t, const kernel::tile<Real>& to) const {
+    this->ask_channels(this->mask, b, h, way, first + t, to.rows, to.columns, to.data, to.stride);
+  }
+
+  void bonus(index_t Dk, Real* to) const { this->ask_bonus(this->outer, own_head, Dk, to); }
+
   void log_weights(index_t t, index_t count, double* to) const {
     this->ask_log_weights(this->outer, b, own_head, first + t, count, to);
   }
@@ -228,6 +308,12 @@ struct head_mask : mask_view<Real> {
 
   void level_weights(direction way, index_t t, index_t count, index_t levels, Real* to, index_t stride) const {
     this->ask_levels(this->outer, way, b, own_head, first + t, count, levels, to, stride);
+  }
+
+  /// The distance between tokens beyond which weights are zero; at most 2^48, so that sums with places do not overflow.
+  index_t reach() const {
+    constexpr index_t any = index_t{1} << 48;
+    return this->ask_reach == nullptr ? any : (std::min)(any, this->ask_reach(this->mask, b, h));
   }
 };
 

@@ -23,7 +23,23 @@
 //   scan_square(M, up, down)           M_ab = prod up_a+1..b above the diagonal, prod down_b+1..a below it, 0 on it, in double and
 //                                      rounded once; 0 on a side without decays (null) and in the padding
 //
+//   exponentials(E)                    E_ij = exp(E_ij) for E_ij <= 0; exactly 0 where the result is not a normal number
+//   column_sums(to, E)                 to_c = sum_i E_ic                                in double
+//
+// For decays per channel, with at most `most_channel_tokens` rows. lambda_u is the gap before row u. `exclusive`: a query does not
+// read through the gap next to it.
+//
+//   weigh_channels(qa, kw, q, k, lambda, read, write, exclusive)
+//                                      qa_u = q_u o read o lambda_0..u (exclusive: 0..u-1),  kw_u = k_u o write o lambda_u+1..n-1
+//   score_channels(A, z, k, q, up, down, own, exclusive)
+//                                      A_ji = sum_c q_ic k_jc decay_c,  z_i += sum_j A_ji;  decay: up_j+1..i below the diagonal,
+//                                      down_i+1..j above it, own on it; 0 on a side without decays (null)
+//
 // and, for gradients,
+//
+//   collect_channels(N, G, x, lambda, way, of_keys, exclusive)
+//                                      queries: N_i += sum_j G_ji x_j o decay(j, i),  keys: N_j += sum_i G_ji x_i o decay(j, i),
+//                                      over the pairs on the side of `way`, without the diagonal
 //
 //   score_gradient(A, to, v, dyt, by, M)   g = numerator_i (v_j . dy_i) + row_sum_i,  E_ji = g A_ji,  G_ji = g M_ji,
 //                                      A_ji = numerator_i A_ji;  numerator, row_sum: slopes of the norm, in `by`
@@ -74,6 +90,18 @@ struct read_terms {
   operand<Real> partial = no_tile<const Real>;  // (n, Dv) rows that are added; may be N
   const Real* row_scales = nullptr;             // (n) factors of the rows; null: ones
 };
+
+/// The largest number of tokens in a block with decays per channel.
+inline constexpr index_t most_channel_tokens = 16;
+
+/// The gap that a sum over decayed rows leaves out: none, or the first or last of those that a row crosses.
+enum class skipped_gap { none, first, last };
+
+/// The tile's rows in the opposite order.
+template <class Real>
+constexpr tile<Real> reversed(const tile<Real>& x) {
+  return {x.row(x.rows - 1), x.rows, x.columns, -x.stride};
+}
 
 /// The decays of a state's rows: one number for all rows, or one number for each row.
 template <class Real>

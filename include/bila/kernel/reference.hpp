@@ -4,8 +4,11 @@
 
 #include <bila/config.hpp>
 #include <bila/kernel/contract.hpp>
+#include <bila/view/direction.hpp>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 namespace bila {
@@ -130,6 +133,78 @@ struct reference {
   template <class Real>
   static void divide(Real* n, index_t Dv, Real factor, Real divisor) {
     for (index_t d = 0; d < Dv; ++d) n[d] = factor * n[d] / divisor;
+  }
+
+  template <class Real>
+  static void exponentials(const tile<Real>& E) {
+    for (index_t i = 0; i < E.rows; ++i)
+      for (index_t c = 0; c < E.columns; ++c) {
+        const Real x = std::exp(E.row(i)[c]);
+        E.row(i)[c] = x < (std::numeric_limits<Real>::min)() ? Real(0) : x;
+      }
+  }
+
+  template <class Real>
+  static void column_sums(double* to, const tile<Real>& E) {
+    std::fill_n(to, E.columns, 0.0);
+    for (index_t i = 0; i < E.rows; ++i)
+      for (index_t c = 0; c < E.columns; ++c) to[c] += static_cast<double>(E.row(i)[c]);
+  }
+
+  template <class Real>
+  static void weigh_channels(const tile<Real>& qa, const tile<Real>& kw, operand<Real> q, operand<Real> k, operand<Real> lambda,
+                             const Real* read, const Real* write, bool exclusive) {
+    for (index_t c = 0; c < q.columns; ++c) {
+      wide<Real> product = read[c];
+      for (index_t u = 0; u < q.rows; ++u) {
+        const wide<Real> after = product * lambda.row(u)[c];
+        qa.row(u)[c] = static_cast<Real>(q.row(u)[c] * (exclusive ? product : after));
+        product = after;
+      }
+      product = write[c];
+      for (index_t u = q.rows - 1; u >= 0; --u) {
+        kw.row(u)[c] = static_cast<Real>(k.row(u)[c] * product);
+        product *= lambda.row(u)[c];
+      }
+    }
+  }
+
+  /// The decay of channel c between key j and query i. up and down: the gaps before tokens, crossed forwards and backwards.
+  template <class Real>
+  static wide<Real> decay_between(index_t j, index_t i, index_t c, operand<Real> up, operand<Real> down, bool exclusive) {
+    wide<Real> product = 1;
+    if (j < i)
+      for (index_t t = j + 1; t <= i - exclusive; ++t) product *= up.row(t)[c];
+    else
+      for (index_t t = i + 1 + exclusive; t <= j; ++t) product *= down.row(t)[c];
+    return product;
+  }
+
+  template <class Real>
+  static void score_channels(const tile<Real>& A, std::type_identity_t<Real>* z, operand<Real> k, operand<Real> q, operand<Real> up,
+                             operand<Real> down, const Real* own, bool exclusive) {
+    for (index_t j = 0; j < k.rows; ++j)
+      for (index_t i = 0; i < q.rows; ++i) {
+        wide<Real> sum = 0;
+        const bool hidden = (i > j && up.data == nullptr) || (i < j && down.data == nullptr);
+        for (index_t c = 0; c < k.columns && !hidden; ++c)
+          sum += wide<Real>(q.row(i)[c]) * k.row(j)[c] *
+                 (i == j ? wide<Real>(own[c]) : decay_between<Real>(j, i, c, up, down, exclusive));
+        A.row(j)[i] = static_cast<Real>(sum);
+        if (z != nullptr) z[i] += A.row(j)[i];
+      }
+  }
+
+  template <class Real>
+  static void collect_channels(const tile<Real>& N, operand<Real> G, operand<Real> x, operand<Real> lambda, direction way,
+                               bool of_keys, bool exclusive) {
+    for (index_t j = 0; j < N.rows; ++j)
+      for (index_t i = 0; i < N.rows; ++i) {
+        if (way == direction::forward ? i <= j : i >= j) continue;
+        for (index_t c = 0; c < N.columns; ++c)
+          N.row(of_keys ? j : i)[c] += static_cast<Real>(wide<Real>(G.row(j)[i]) * x.row(of_keys ? i : j)[c] *
+                                                         decay_between<Real>(j, i, c, lambda, lambda, exclusive));
+      }
   }
 
   template <class Real>

@@ -24,6 +24,13 @@ concept pairwise = requires(const Mask& mask, index_t n) {
   { mask.weight(n, n, n, n) } -> std::convertible_to<double>;
 };
 
+/// A pairwise mask whose weights are zero for pairs more than mask.reach(b, h) >= 0 tokens apart: weight() is not asked for them,
+/// and form::full skips the blocks of such pairs. So a window takes time O(L reach). A gapped mask must not have this member.
+template <class Mask>
+concept banded = requires(const Mask& mask, index_t n) {
+  { mask.reach(n, n) } -> std::convertible_to<index_t>;
+};
+
 /// A mask whose weights are products over gaps. With f_t and b_t the log decays of the gap between tokens t-1 and t,
 ///
 ///     M_ij = exp(f_{j+1} + ... + f_i) below the diagonal,   exp(b_{i+1} + ... + b_j) above it
@@ -102,6 +109,12 @@ concept has_heads = requires(const Mask& mask) {
   { mask.heads() } -> std::convertible_to<index_t>;
 };
 
+/// A mask with decays per channel whose parameters say how many channels they have, which must be those of q and k.
+template <class Mask>
+concept has_channels = requires(const Mask& mask) {
+  { mask.channels() } -> std::convertible_to<index_t>;
+};
+
 /// The same for the parameters that a mask or rule has besides its gaps. Their heads need not be as many as those of the gaps.
 template <class Mask>
 concept has_own_heads = requires(const Mask& mask) {
@@ -163,6 +176,16 @@ const auto& gaps_of(const Mask& mask) {
 
 /// Whether `heads` divides H, so that contiguous groups of y's heads share a head of the mask.
 inline bool makes_groups(index_t heads, index_t H) { return heads == H || (heads > 0 && heads < H && H % heads == 0); }
+
+template <class Mask>
+error_message check_band(const Mask& mask, index_t B, index_t H) {
+  if constexpr (banded<Mask>)
+    for (index_t b = 0; b < B; ++b)
+      for (index_t h = 0; h < heads_of(mask, H); ++h)
+        if (const index_t reach = mask.reach(b, h); reach < 0)
+          return message("mask.reach(b = ", b, ", h = ", h, ") = ", reach, ", it must be >= 0");
+  return {};
+}
 
 template <class T>
 error_message check_gates(const char* name, const tensor_view<const T>& x, index_t B, index_t H, index_t L, index_t width = 1) {

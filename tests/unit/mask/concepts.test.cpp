@@ -20,6 +20,10 @@ struct window {
   double weight(index_t, index_t, index_t i, index_t j) const { return i - j <= 1 && j - i <= 1; }
 };
 
+struct banded_window : window {
+  int reach(index_t, index_t) const { return 1; }
+};
+
 struct own_gaps {
   static constexpr bila::gap gaps = bila::gap::per_token;
   float log_forward(index_t, index_t, index_t) const { return -1; }
@@ -69,5 +73,6 @@ TEST_CASE("what a mask may offer besides") {
   STATIC_REQUIRE((checks_itself<mask::fixed_decay<float>> && !checks_itself<own_gaps>));
   STATIC_REQUIRE((has_heads<mask::two_sided<float>> && !has_heads<mask::all_ones> && !has_heads<own_gaps>));
   STATIC_REQUIRE((has_parameters<mask::two_sided<float>> && !has_parameters<window>));
+  STATIC_REQUIRE((banded<banded_window> && pairwise<banded_window> && !banded<window> && !banded<mask::all_ones>));
   STATIC_REQUIRE((names_parameters<mask::selective_decay<float>> && !names_parameters<own_gaps>));
 }

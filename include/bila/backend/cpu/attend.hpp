@@ -182,10 +182,24 @@ BILA_NOINLINE error_message check_own_parameter(const form::mask_view<Real>& mas
   return {};
 }
 
+/// Checks the decays per channel of all gaps inside segments, in both directions.
+template <class Real, class T>
+BILA_NOINLINE error_message check_channels(const form::mask_view<Real>& mask, const inputs<T>& in, const geometry& size) {
+  if (mask.channels != 0 && mask.channels != size.Dk)
+    return message("the mask has ", mask.channels, " channels but k has ", size.Dk, " features");
+  const segments pieces = segments_of(in, size);
+  for (index_t b = 0; b < size.B; ++b)
+    for (index_t h = 0; h < gates_of(mask, size); ++h)
+      for (index_t n = 0; n < pieces.count(); ++n)
+        if (error_message wrong = mask.ask_wrong_channels(mask.mask, b, h, pieces(b, n), size.Dk); !wrong.empty()) return wrong;
+  if (mask.ask_bonus == nullptr) return {};
+  return {};
+}
+
 /// Checks the values of a mask's parameters.
 template <class Real, class T>
 error_message check_values(const form::mask_view<Real>& mask, const inputs<T>& in, const geometry& size) {
-  error_message wrong = check_gaps(mask, in, size);
+  error_message wrong = mask.per_channel ? check_channels(mask, in, size) : check_gaps(mask, in, size);
   return wrong.empty() && mask.ask_wrong_values != nullptr ? check_own_parameter(mask, in, size) : wrong;
 }
 
@@ -194,8 +208,9 @@ BILA_NOINLINE error_message check_state_decay(const char* name, const state<T>& 
   if (x.log_decay.data != nullptr)
     for (index_t n = 0; n < x.log_decay.batches(); ++n)
       for (index_t h = 0; h < x.log_decay.heads(); ++h)
-        if (!is_log_decay(static_cast<double>(x.log_decay(n, h, 0, 0))))
-          return message(name, ".log_decay[n = ", n, ", h = ", h, "] = ", x.log_decay(n, h, 0, 0), ", a log decay must be <= 0");
+        for (index_t d = 0; d < x.log_decay.features(); ++d)
+          if (!is_log_decay(static_cast<double>(x.log_decay(n, h, 0, d))))
+            return message(name, ".log_decay[n = ", n, ", h = ", h, "] = ", x.log_decay(n, h, 0, d), ", a log decay must be <= 0");
   return {};
 }
 
@@ -243,8 +258,19 @@ BILA_NOINLINE error_message check_call(const cpu& backend, const error_message& 
 template <class Form, class T>
 error_message check_call(const cpu& backend, const Form& form, bool carries_states, const views<T>& with, const inputs<T>& in,
                          const outputs<T>& out) {
-  return check_call(backend, check_itself(form), {carries_states, with.mask.gapped, with.norm.uses_row_sum, in.direction}, with, in,
-                    out);
+  const index_t decays = with.mask.per_channel ? in.k.features() : 1;
+  const state_rules rules{carries_states, with.mask.gapped, with.norm.uses_row_sum, in.direction, decays};
+  return check_call(backend, check_itself(form), rules, with, in, out);
+}
+
+/// Reads the decay of the gap between an initial state and the sequence.
+template <class Real>
+void read_decay(const state<Real>& x, index_t sequence, index_t h, form::head_state<Real>& part) {
+  if (x.log_decay.data == nullptr) return;
+  if (x.log_decay.features() > 1)
+    part.log_decays = head_rows(x.log_decay, sequence, h, 0, 1);
+  else
+    part.decay = std::exp((std::min)(0.0, static_cast<double>(x.log_decay(sequence, h, 0, 0))));
 }
 
 /// The part of a state that belongs to one head.
@@ -254,7 +280,7 @@ BILA_NOINLINE form::head_state<Real> head_state_of(const state<Real>& x, index_t
   if (x.S.data != nullptr) part.S = head_rows(x.S, sequence, h, 0, x.S.length());
   if (x.z.data != nullptr) part.z = head_rows(x.z, sequence, h, 0, x.z.length());
   if constexpr (std::is_const_v<Real>)  // only an initial state has a decay
-    if (x.log_decay.data != nullptr) part.decay = std::exp((std::min)(0.0, static_cast<double>(x.log_decay(sequence, h, 0, 0))));
+    read_decay(x, sequence, h, part);
   return part;
 }
 
@@ -295,7 +321,7 @@ template <class Kernel, class Real>
         for (index_t c = 0; c < to.count; ++c)
           for (index_t d = 0; d < to.width; ++d) to(c, d) = static_cast<float>(from(c, d));
       });
-    if (x.log_decay.data != nullptr) part.decay = std::exp((std::min)(0.0, static_cast<double>(x.log_decay(sequence, h, 0, 0))));
+    read_decay(x, sequence, h, part);
   }
   return part;
 }

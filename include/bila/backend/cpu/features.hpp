@@ -38,8 +38,7 @@ error_message check_map(const Map& map, const char* from_name, const tensor_view
 template <class T, class Work>
 error_message for_each_row(const cpu& backend, const tensor_view<T>& x, std::size_t scratch, const Work& work) {
   if (error_message wrong = validate(backend); !wrong.empty()) return wrong;
-  schedule s{1, 1, x.batches() * x.heads(), 0, scratch, 0};
-  s.workers = std::clamp<index_t>(s.tasks, 1, threads_of(backend));
+  const schedule s = schedule_of(backend, x.batches() * x.heads(), scratch);
   if (error_message wrong = check_workspace(backend, s); !wrong.empty()) return wrong;
   const call_memory memory(backend.workspace, s.bytes());
   run_tasks(backend, s, memory, [&](index_t task, kernel::arena own, std::byte*) {

@@ -8,6 +8,7 @@
 #include <bila/error.hpp>
 #include <bila/view/tensor_view.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <exception>
@@ -49,6 +50,11 @@ struct schedule {
 
   std::size_t bytes() const { return shared_bytes + static_cast<std::size_t>(workers) * bytes_per_slot + kernel::arena::alignment; }
 };
+
+/// The schedule of tasks that share nothing, each with `scratch` bytes. The backend must be valid.
+inline schedule schedule_of(const cpu& backend, index_t tasks, std::size_t scratch) {
+  return {1, 1, tasks, std::clamp<index_t>(tasks, 1, threads_of(backend)), scratch, 0};
+}
 
 inline error_message check_workspace(const cpu& backend, const schedule& s) {
   if (backend.workspace.empty() || backend.workspace.size() >= s.bytes()) return {};

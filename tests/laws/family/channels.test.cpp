@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decays per channel, exclusive reads and bonuses against a dense definition in long double, and their laws.
+#include "support/catch.hpp"
+#include "support/random.hpp"
+
+#include <bila/bila.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace {
+
+using bila::direction;
+using bila::gate;
+using bila::index_t;
+using wide = long double;
+
+constexpr gate conventions[] = {gate::later, gate::source, gate::target, gate::earlier};
+
+/// A call with decays per channel: contiguous tensors, one segment list for all batch rows.
+template <class Real>
+struct channel_call {
+  index_t B = 1, H = 1, L = 1, Dk = 1, Dv = 1;
+  std::vector<Real> q, k, v, gates, other_gates, bonus;
+  std::vector<Real> S[2], z[2], enter[2];  // initial states [forward, backward], with their log decays; empty: none
+  std::vector<index_t> offsets, lengths;
+  bool two_sided = false, exclusive = false, sums = false;
+  gate crossing = gate::target;
+  direction way = direction::both;
+  double scale = 1, diagonal = 1;
+
+  index_t segments() const { return offsets.empty() ? 1 : static_cast<index_t>(offsets.size()) - 1; }
+  index_t sequences() const { return B * segments(); }
+
+  bila::inputs<Real> in() const {
+    bila::inputs<Real> x{bila::bhld(q.data(), B, H, L, Dk), bila::bhld(k.data(), B, H, L, Dk), bila::bhld(v.data(), B, H, L, Dv)};
+    x.scale = scale;
+    x.diagonal = diagonal;
+    x.direction = way;
+    x.offsets = offsets;
+    x.lengths = lengths;
+    const auto state = [&](int n) {
+      bila::state<const Real> s{};
+      if (S[n].empty()) return s;
+      s.S = bila::bhld(S[n].data(), sequences(), H, Dk, Dv);
+      s.z = bila::bhld(z[n].data(), sequences(), H, Dk, index_t(1));
+      s.log_decay = bila::bhld(enter[n].data(), sequences(), H, index_t(1), Dk);
+      return s;
+    };
+    x.initial_forward = state(0);
+    x.initial_backward = state(1);
+    return x;
+  }
+
+  /// Calls use(mask) with the call's mask.
+  template <class Use>
+  void with_mask(const Use& use) const {
+    const auto g = bila::bhld(gates.data(), B, H, L, Dk), o = bila::bhld(other_gates.data(), B, H, L, Dk);
+    const bila::tensor_view<const Real> u{bonus.data(), {1, H, 1, Dk}, {0, Dk, 0, 1}};
+    const bila::mask::channel_decay one{g, crossing};
+    const bila::mask::two_sided_channels both{g, o};
+    if (exclusive && two_sided) return use(bila::mask::exclusive_read{both, u});
+    if (exclusive) return use(bila::mask::exclusive_read{one, u});
+    if (two_sided) return use(both);
+    return use(one);
+  }
+
+  /// The log decay of gap t of batch row b.
+  wide log_gap(direction d, index_t b, index_t h, index_t t, index_t c) const {
+    const auto at = [&](const std::vector<Real>& x, index_t l) {
+      return static_cast<wide>(x[static_cast<std::size_t>(((b * H + h) * L + l) * Dk + c)]);
+    };
+    if (two_sided) return at(d == direction::forward ? gates : other_gates, t);
+    const bool earlier = crossing == gate::earlier || crossing == (d == direction::forward ? gate::source : gate::target);
+    return at(gates, earlier ? t - 1 : t);
+  }
+};
+
+template <class Real>
+struct results {
+  std::vector<Real> y, sums, S[2], z[2];
+};
+
+template <class Real, class Form>
+results<Real> run(const channel_call<Real>& x, const Form& form, int threads = 1, bool states = false) {
+  results<Real> r;
+  r.y.assign(static_cast<std::size_t>(x.B * x.H * x.L * x.Dv), Real(77));
+  r.sums.assign(static_cast<std::size_t>(x.B * x.H * x.L), Real(77));
+  bila::outputs<Real> out{bila::bhld(r.y.data(), x.B, x.H, x.L, x.Dv)};
+  if (x.sums) out.row_sum = bila::bhl(r.sums.data(), x.B, x.H, x.L);
+  for (int n = 0; n < 2 && states; ++n) {
+    if ((n == 0 ? direction::backward : direction::forward) == x.way) continue;
+    r.S[n].assign(static_cast<std::size_t>(x.sequences() * x.H * x.Dk * x.Dv), Real(77));
+    r.z[n].assign(static_cast<std::size_t>(x.sequences() * x.H * x.Dk), Real(77));
+    (n == 0 ? out.final_forward : out.final_backward) = bila::state<Real>{
+        bila::bhld(r.S[n].data(), x.sequences(), x.H, x.Dk, x.Dv), bila::bhld(r.z[n].data(), x.sequences(), x.H, x.Dk, index_t(1))};
+  }
+  x.with_mask([&](const auto& mask) {
+    const bila::cpu backend{.threads = threads};
+    if (x.sums)
+      bila::attend(backend, form, mask, bila::norm::row_sum{1e-6}, x.in(), out);
+    else
+      bila::attend(backend, form, mask, bila::norm::none{}, x.in(), out);
+  });
+  return r;
+}
+
+/// A sum and the sum of the sizes of its terms, from which a bound of the rounding error follows.
+struct term_sum {
+  wide value = 0, size = 0;
+  void add(wide x) { value += x, size += std::fabs(x); }
+};
+
+/// The definition: y of one head of one segment [first, first + n), written term by term.
+template <class Real>
+void check_segment(const channel_call<Real>& x, const results<Real>& r, index_t b, index_t h, index_t first, index_t n,
+                   index_t sequence, wide tolerance) {
+  const auto at = [&](const auto& values, index_t l, index_t d, index_t width) {
+    return static_cast<wide>(values[static_cast<std::size_t>(((b * x.H + h) * x.L + first + l) * width + d)]);
+  };
+  const auto in_state = [&](const std::vector<Real>& values, index_t c, index_t d, index_t width) {
+    return static_cast<wide>(values[static_cast<std::size_t>(((sequence * x.H + h) * x.Dk + c) * width + d)]);
+  };
+  // The decay of channel c from token j to query i; j = -1 and j = n are the states at the ends.
+  const auto decay = [&](index_t j, index_t i, index_t c, bool exclusive) -> wide {
+    wide log = 0;
+    if (j < i)
+      for (index_t t = (std::max)(j + 1, index_t(1)); t <= i - exclusive; ++t)
+        log += x.log_gap(direction::forward, b, h, first + t, c);
+    else
+      for (index_t t = i + 1 + exclusive; t <= (std::min)(j, n - 1); ++t) log += x.log_gap(direction::backward, b, h, first + t, c);
+    return std::exp(log);
+  };
+  const auto entering = [&](int side, index_t c) {
+    return std::exp(static_cast<wide>(x.enter[side][static_cast<std::size_t>((sequence * x.H + h) * x.Dk + c)]));
+  };
+  bool all = true;
+  for (index_t i = 0; i < n; ++i) {
+    std::vector<term_sum> N(static_cast<std::size_t>(x.Dv + 1));
+    for (index_t j = 0; j < n; ++j) {
+      if ((j > i && x.way == direction::forward) || (j < i && x.way == direction::backward)) continue;
+      for (index_t c = 0; c < x.Dk; ++c) {
+        wide w = at(x.q, i, c, x.Dk) * at(x.k, j, c, x.Dk);
+        if (i == j)
+          w *= static_cast<wide>(x.diagonal) *
+               (x.exclusive ? static_cast<wide>(x.bonus[static_cast<std::size_t>(h * x.Dk + c)]) : 1);
+        else
+          w *= decay(j, i, c, x.exclusive);
+        for (index_t d = 0; d <= x.Dv; ++d) N[static_cast<std::size_t>(d)].add(w * (d == x.Dv ? 1 : at(x.v, j, d, x.Dv)));
+      }
+    }
+    for (int side = 0; side < 2; ++side) {
+      if (x.S[side].empty() || x.way == (side == 0 ? direction::backward : direction::forward)) continue;
+      for (index_t c = 0; c < x.Dk; ++c) {
+        // An exclusive read of the first token from the state that enters it crosses the state's gap, but no other.
+        const wide w = at(x.q, i, c, x.Dk) * entering(side, c) * decay(side == 0 ? -1 : n, i, c, x.exclusive);
+        for (index_t d = 0; d <= x.Dv; ++d)
+          N[static_cast<std::size_t>(d)].add(w * (d == x.Dv ? in_state(x.z[side], c, 0, 1) : in_state(x.S[side], c, d, x.Dv)));
+      }
+    }
+    const term_sum& Z = N.back();
+    const wide scale = static_cast<wide>(x.scale), divisor = x.sums ? Z.value + 1e-6L : 1 / scale;
+    for (index_t d = 0; d < x.Dv; ++d) {
+      const term_sum& sum = N[static_cast<std::size_t>(d)];
+      const wide exact = sum.value / divisor,
+                 allowed = tolerance * (sum.size + (x.sums ? std::fabs(exact) * Z.size : 0)) / std::fabs(divisor);
+      const wide found = at(r.y, i, d, x.Dv);
+      if (!(std::fabs(found - exact) <= allowed + 1e-35L)) {
+        all = false;
+        UNSCOPED_INFO("i = " << i << ", d = " << d << ": " << static_cast<double>(found) << ", exact " << static_cast<double>(exact)
+                             << ", allowed " << static_cast<double>(allowed));
+      }
+    }
+  }
+  CHECK(all);
+  for (int side = 0; side < 2; ++side) {
+    if (r.S[side].empty()) continue;
+    bool same = true;
+    for (index_t c = 0; c < x.Dk; ++c)
+      for (index_t d = 0; d < x.Dv; ++d) {
+        term_sum S;
+        // The decay to the state after the last token, or before the first, is that to the token there.
+        const index_t end = side == 0 ? n - 1 : 0;
+        for (index_t j = 0; j < n; ++j) S.add(at(x.k, j, c, x.Dk) * at(x.v, j, d, x.Dv) * (j == end ? 1 : decay(j, end, c, false)));
+        // The final state of an empty segment is the initial state, which crosses no gap.
+        const wide crossed = n == 0 || x.S[side].empty() ? 1 : entering(side, c) * decay(side == 0 ? -1 : n, end, c, false);
+        if (!x.S[side].empty()) S.add(in_state(x.S[side], c, d, x.Dv) * crossed);
+        same = same && std::fabs(in_state(r.S[side], c, d, x.Dv) - S.value) <= tolerance * S.size + 1e-35L;
+      }
+    CHECK(same);
+  }
+}
+
+template <class Real>
+channel_call<Real> random_call(test::random_source& from) {
+  channel_call<Real> x;
+  const bool packed = from.below(3) == 0;
+  x.B = packed ? 1 : 1 + from.below(2), x.H = 1 + from.below(2), x.Dk = 1 + from.below(from.below(3) == 0 ? 70 : 9), x.Dv = from.below(20);
+  x.L = from.below(4) == 0 ? from.below(3) : 1 + from.below(70);
+  x.two_sided = from.below(2) == 0, x.exclusive = from.below(3) == 0, x.sums = from.below(3) == 0;
+  x.crossing = conventions[from.below(4)];
+  x.way = from.below(2) == 0 ? direction::both : from.below(2) == 0 ? direction::forward : direction::backward;
+  x.scale = from.uniform(0.2, 2), x.diagonal = from.below(2) == 0 ? 1 : from.uniform(0, 2);
+  const auto fill = [&](std::vector<Real>& to, index_t n, double low, double high) {
+    to.resize(static_cast<std::size_t>(n));
+    for (Real& value : to) value = static_cast<Real>(from.uniform(low, high));
+  };
+  const double least = x.sums ? 0.1 : -1;
+  fill(x.q, x.B * x.H * x.L * x.Dk, least, 1);
+  fill(x.k, x.B * x.H * x.L * x.Dk, least, 1);
+  fill(x.v, x.B * x.H * x.L * x.Dv, -1, 1);
+  fill(x.bonus, x.H * x.Dk, least, 1);
+  const double strength = std::exp(from.uniform(-9, 3));
+  for (std::vector<Real>* const gates : {&x.gates, &x.other_gates}) {
+    fill(*gates, x.B * x.H * x.L * x.Dk, -strength, 0);
+    for (Real& gate : *gates)
+      if (from.below(40) == 0) gate = from.below(2) == 0 ? Real(-60) : -std::numeric_limits<Real>::infinity();
+  }
+  if (packed) {
+    x.offsets = {0};
+    while (x.offsets.back() < x.L) x.offsets.push_back((std::min)(x.L, x.offsets.back() + from.below(2 + x.L / 2)));
+    if (x.L == 0) x.offsets.push_back(0);
+  } else if (from.below(2) == 0) {
+    for (index_t b = 0; b < x.B; ++b) x.lengths.push_back(from.below(x.L + 1));
+  }
+  for (int side = 0; side < 2; ++side)
+    if (from.below(2) == 0 && x.way != (side == 0 ? direction::backward : direction::forward)) {
+      fill(x.S[side], x.sequences() * x.H * x.Dk * x.Dv, -1, 1);
+      fill(x.z[side], x.sequences() * x.H * x.Dk, least, 1);
+      fill(x.enter[side], x.sequences() * x.H * x.Dk, -1, 0);
+    }
+  return x;
+}
+
+template <class Form>
+constexpr bool carries = !std::is_same_v<Form, bila::form::full>;
+
+template <class Real, class Form>
+void check_definition(channel_call<Real> x, const Form& form) {
+  if (!carries<Form>)
+    for (int side = 0; side < 2; ++side) x.S[side].clear();
+  const results<Real> r = run(x, form, 1, carries<Form>);
+  // Each factor of a chunk rounds once per token, each product once per channel; between chunks decays are double.
+  const wide tolerance = static_cast<wide>(std::numeric_limits<Real>::epsilon()) * static_cast<wide>(24 + x.Dk / 4 + x.L / 8);
+  for (index_t b = 0; b < x.B; ++b)
+    for (index_t h = 0; h < x.H; ++h)
+      for (index_t s = 0; s < x.segments(); ++s) {
+        const index_t first = x.offsets.empty() ? 0 : x.offsets[static_cast<std::size_t>(s)];
+        const index_t last = x.offsets.empty() ? (x.lengths.empty() ? x.L : x.lengths[static_cast<std::size_t>(b)])
+                                               : x.offsets[static_cast<std::size_t>(s) + 1];
+        check_segment(x, r, b, h, first, last - first, b * x.segments() + s, tolerance);
+      }
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("decays per channel equal their definition", "", float, double) {
+  test::random_source from(901);
+  for (int n = 0; n < 150; ++n) {
+    const channel_call<TestType> x = random_call<TestType>(from);
+    INFO("call " << n << ": B=" << x.B << " H=" << x.H << " L=" << x.L << " Dk=" << x.Dk << " Dv=" << x.Dv
+                 << " two_sided=" << x.two_sided << " exclusive=" << x.exclusive << " sums=" << x.sums
+                 << " way=" << static_cast<int>(x.way) << " segments=" << x.segments() << " lengths=" << x.lengths.size());
+    check_definition(x, bila::form::chunkwise{.size = from.below(3) == 0 ? 1 + from.below(40) : 0});
+    check_definition(x, bila::form::recurrent{});
+  }
+}
