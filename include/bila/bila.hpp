@@ -16,6 +16,7 @@
 #include <bila/form/automatic.hpp>
 #include <bila/form/channels.hpp>
 #include <bila/form/chunkwise.hpp>
+#include <bila/form/delta.hpp>
 #include <bila/form/full.hpp>
 #include <bila/form/levels.hpp>
 #include <bila/form/recurrent.hpp>

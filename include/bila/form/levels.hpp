@@ -140,7 +140,7 @@ struct level_chunks {
         prefetch_tokens(next, x, then, (std::min)(C, last - then));
       }
       const gap_decays decays = gaps.of(x, at, n);
-      scan_border(way, decays, n, w.border);
+      scan_border(x, way, at, decays, n, w.border);
       w.weights.fetch(x, way, at, n, levels);
       const live_levels live(way, at / C, L, C);
       const kernel::tile<const Real> wide = weigh_queries(w, states, live, c, way, q);  // (n, live Dk)
@@ -153,7 +153,7 @@ struct level_chunks {
         if (both) w.weights.fetch(x, other(way), at, n, (std::min)(c + 1, levels));
         const kernel::tile<Real> M{w.M.data, n, n, w.M.stride}, A{w.A.data, n, n, w.A.stride};  // (n, n)
         const kernel::tile<Real> qt{w.qt.data, q.columns, n, w.qt.stride};                      // (Dk, n)
-        scan_block<Kernel>(x, M, decays, x.diagonal);
+        scan_block<Kernel>(x, at, M, decays, x.diagonal);
         w.weights.weigh(x, M);
         Kernel::transpose(qt, q);
         Kernel::score(A, k, qt, M, z);

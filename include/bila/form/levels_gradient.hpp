@@ -135,7 +135,7 @@ struct levels_gradient {
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void weigh_tokens(const head<T>& x, direction way, place at, scratch<Kernel, Real>& w) {
     fill_decays<Kernel>(x, way, at.first, at.count, w.decays.way(way));
-    scan_border(way, w.decays, at.count, w.border);
+    scan_border(x, way, at.first, w.decays, at.count, w.border);
     w.weights.fetch(x, way, at.first, at.count, levels_in(x.q.count));
   }
 
@@ -384,7 +384,7 @@ struct levels_gradient {
       fill_decays<Kernel>(x, other(way), first, n, w.decays.way(other(way)));
       w.weights.fetch(x, other(way), first, n, levels_in(n));
     }
-    scan_block<Kernel>(x, M, w.decays, 1);
+    scan_block<Kernel>(x, first, M, w.decays, 1);
     Kernel::transpose(qt, in.q);
     Kernel::transpose(dyt, in.dy);
     Kernel::score(A, in.k, qt, M);

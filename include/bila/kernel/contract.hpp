@@ -17,6 +17,8 @@
 //   scale(Y, out, N)                   Y_i = out_i N_i                                     Y may be N
 //   divide(n, Dv, factor, divisor)     n = factor n / divisor                           one row
 //   transpose(kt, k)                   kt = k^T
+//   solve(E, U, T, beta, way, against) E_i -= sum_j T_ij U_j over the j before i in direction `way`,  U_i = beta_i E_i
+//                                      against: E_j -= sum_i T_ij U_i over the i after j. The rest of T (n, n) is not read.
 //   exponentials(x, n)                 x_t = exp(x_t), in double; exactly 0 for -inf
 //   scan_square(M, up, down)           M_ab = prod up_a+1..b above the diagonal, prod down_b+1..a below it, 0 on it, in double and
 //                                      rounded once; 0 on a side without decays (null) and in the padding
@@ -45,7 +47,7 @@
 //   score_gradient(A, to, v, dyt, by, M)   g = numerator_i (v_j . dy_i) + row_sum_i,  E_ji = g A_ji,  G_ji = g M_ji,
 //                                      A_ji = numerator_i A_ji;  numerator, row_sum: slopes of the norm, in `by`
 //   multiply(N, A, q)                  N_j += sum_i A_ji q_i                            (n, D) += (n, m) (m, D)
-//   add(N, x)                          N += x
+//   add(N, x, w)                       N_i += w_i x_i
 //   gather(s, e, g, h, k, w)           s_c + e_c = g_c (h_c + e_c) + sum_j w_j k_jc     (Dk); s may be h
 //   dots(z, a, b)                      z_i = a_i . b_i                                  z in double
 //   inner(a, b)                        sum_ij a_ij b_ij                                 in double
@@ -53,10 +55,10 @@
 //   crossings(f, b, E, x)              f_t += sum_{j < t <= i} E_ji,  b_t += sum_{i < t <= j} E_ji,  0 < t < n; null: not wanted
 //                                                                                       x: scratch for n numbers
 //
-// Optional arguments have defaults in the structs below and in a verb's last parameters. z may be null. w may be null in gather,
-// for weights of one. A state without s serves no row sums. A verb that adds to its result sums its own products first. In steps
-// the rows of tiles may lie backwards in memory: a stride may be negative. Sums run over the inner index in order, whatever the
-// address or the number of columns. So the bits of a result's element depend only on the numbers that enter the element.
+// Optional arguments have defaults in the structs below and in a verb's last parameters. z may be null. w may be null in gather
+// and add, for weights of one. A state without s serves no row sums. A verb that adds to its result sums its own products first. In
+// steps the rows of tiles may lie backwards in memory: a stride may be negative. Sums run over the inner index in order, whatever
+// the address or the number of columns. So the bits of a result's element depend only on the numbers that enter the element.
 #pragma once
 
 #include <bila/config.hpp>
@@ -181,6 +183,7 @@ concept layer = requires(tile<Real> a, tile<const Real> b, state<Real> S, rank_o
   Kernel::scale(a, r, b);
   Kernel::divide(z, index_t(), g, g);
   Kernel::transpose(a, b);
+  Kernel::solve(a, a, b, r, direction::forward, false);
   Kernel::exponentials(sum, index_t());
   Kernel::scan_square(a, sum, sum);
   Kernel::weigh_levels(a, b, direction::forward);
@@ -189,6 +192,7 @@ concept layer = requires(tile<Real> a, tile<const Real> b, state<Real> S, rank_o
   Kernel::score_gradient(a, {a, a}, b, b, {r, r}, M);
   Kernel::multiply(a, b, b);
   Kernel::add(a, b);
+  Kernel::add(a, b, r);
   Kernel::gather(z, z, g, r, b, r);
   Kernel::template dots<Real>(sum, b, b);
   { Kernel::template inner<Real>(b, b) } -> std::convertible_to<double>;

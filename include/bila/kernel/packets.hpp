@@ -11,6 +11,7 @@
 #include <bila/kernel/prefetch.hpp>
 #include <bila/kernel/register_tile.hpp>
 #include <bila/kernel/simd.hpp>
+#include <bila/kernel/solve.hpp>
 
 #include <algorithm>
 
@@ -239,6 +240,12 @@ struct packets : channel_packets<Bytes>, gradient_sums<Bytes> {
     }
   }
 
+  template <class Real>
+  static BILA_NOINLINE void solve(const tile<Real>& E, const tile<Real>& U, operand<Real> T, const Real* beta, direction way,
+                                  bool against = false) {
+    solve_triangle<packet<Real>>(E, U, T, beta, (way == direction::forward) != against, against);
+  }
+
   /// The last packet may overlap the packet before it, so the logs of the last packet are read first.
   static BILA_NOINLINE void exponentials(double* x, index_t n) {
     constexpr index_t width = lanes<double>;
@@ -307,9 +314,13 @@ struct packets : channel_packets<Bytes>, gradient_sums<Bytes> {
   }
 
   template <class Real>
-  static BILA_NOINLINE void add(tile<Real> N, operand<Real> x) {
-    for (index_t i = 0; i < N.rows; ++i)
-      for (index_t d = 0; d < N.columns; d += lanes<Real>) add_to(N.row(i) + d, simd::ploadu<packet<Real>>(x.row(i) + d));
+  static BILA_NOINLINE void add(tile<Real> N, operand_copy<Real> x, std::type_identity_t<const Real*> w = nullptr) {
+    for (index_t i = 0; i < N.rows; ++i) {
+      const packet<Real> w_i = simd::pset1<packet<Real>>(w == nullptr ? Real(1) : w[i]);
+      for (index_t d = 0; d < N.columns; d += lanes<Real>)
+        simd::pstoreu(N.row(i) + d,
+                      simd::pmadd(w_i, simd::ploadu<packet<Real>>(x.row(i) + d), simd::ploadu<packet<Real>>(N.row(i) + d)));
+    }
   }
 
   template <class Real>

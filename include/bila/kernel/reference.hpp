@@ -213,6 +213,24 @@ struct reference {
       for (index_t j = 0; j < k.rows; ++j) kt.row(d)[j] = k.row(j)[d];
   }
 
+  template <class Real>
+  static void solve(tile<Real> E, tile<Real> U, operand<Real> T, const Real* beta, direction way, bool against = false) {
+    const index_t n = E.rows;
+    const bool ascending = (way == direction::forward) != against;
+    for (index_t a = 0; a < n; ++a) {
+      const index_t i = ascending ? a : n - 1 - a;
+      for (index_t d = 0; d < E.columns; ++d) {
+        wide<Real> sum = 0;
+        for (index_t b = 0; b < a; ++b) {
+          const index_t j = ascending ? b : n - 1 - b;
+          sum += wide<Real>(against ? T.row(j)[i] : T.row(i)[j]) * U.row(j)[d];
+        }
+        E.row(i)[d] = static_cast<Real>(E.row(i)[d] - sum);
+        U.row(i)[d] = beta[i] * E.row(i)[d];
+      }
+    }
+  }
+
   static void exponentials(double* x, index_t n) {
     for (index_t t = 0; t < n; ++t) x[t] = std::exp(x[t]);
   }
@@ -272,9 +290,9 @@ struct reference {
   }
 
   template <class Real>
-  static void add(tile<Real> N, operand<Real> x) {
+  static void add(tile<Real> N, operand<Real> x, std::type_identity_t<const Real*> w = nullptr) {
     for (index_t i = 0; i < N.rows; ++i)
-      for (index_t d = 0; d < N.columns; ++d) N.row(i)[d] += x.row(i)[d];
+      for (index_t d = 0; d < N.columns; ++d) N.row(i)[d] += w == nullptr ? x.row(i)[d] : w[i] * x.row(i)[d];
   }
 
   template <class Real>

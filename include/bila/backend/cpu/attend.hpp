@@ -221,13 +221,21 @@ struct views {
   form::norm_view<real_of<T>> norm;
 };
 
+/// Checks the norm by itself, and that the rule of the call has the row sums that the norm uses.
+template <class T>
+BILA_NOINLINE error_message check_norm(const views<T>& with) {
+  if (with.norm.uses_row_sum && with.mask.ask_strengths != nullptr)
+    return "the norm uses the row sum, but the delta rule has no weights to sum: give norm::none";
+  return with.norm.ask_wrong(with.norm.norm);
+}
+
 /// Checks a call, except for its workspace. `of_form` is the result of the form's own check.
 template <class T>
 BILA_NOINLINE error_message check_call(const cpu& backend, const error_message& of_form, const state_rules& rules,
                                        const views<T>& with, const inputs<T>& in, const outputs<T>& out) {
   error_message wrong = validate(backend);
   if (wrong.empty()) wrong = of_form;
-  if (wrong.empty()) wrong = with.norm.ask_wrong(with.norm.norm);
+  if (wrong.empty()) wrong = check_norm(with);
   if (wrong.empty()) wrong = validate(in, out);
   if (wrong.empty() && out.add && with.norm.uses_row_sum)
     wrong = "outputs.add is set, but the norm divides each row by its own sum";

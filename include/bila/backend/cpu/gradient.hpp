@@ -44,11 +44,15 @@ template <class Form, class T>
 BILA_NOINLINE error_message check_gradient_call(const cpu& backend, const Form& form, bool carries_states, const views<T>& with,
                                                 const inputs<T>& in, const saved<T>& kept, const output_gradients<T>& dy,
                                                 const gradients<T>& to) {
-  const state_rules rules{carries_states, with.mask.gapped, with.norm.uses_row_sum, in.direction,
-                          with.mask.per_channel ? in.k.features() : 1, with.mask.ask_log_weights != nullptr};
+  const state_rules rules{carries_states,
+                          with.mask.gapped,
+                          with.norm.uses_row_sum,
+                          in.direction,
+                          with.mask.per_channel ? in.k.features() : 1,
+                          with.mask.ask_log_weights != nullptr};
   error_message wrong = validate(backend);
   if (wrong.empty()) wrong = check_itself(form);
-  if (wrong.empty()) wrong = with.norm.ask_wrong(with.norm.norm);
+  if (wrong.empty()) wrong = check_norm(with);
   if (wrong.empty()) wrong = check_gradient_tensors(rules, in, kept, dy, to);
   if (wrong.empty()) wrong = check_state_decays(in);
   if (!wrong.empty()) return wrong;
