@@ -314,8 +314,8 @@ struct head_mask : mask_view<Real> {
     this->ask_strengths(this->outer, way, b, own_head, first + t, count, to);
   }
 
-  void level_weights(direction way, index_t t, index_t count, index_t levels, Real* to, index_t stride) const {
-    this->ask_levels(this->outer, way, b, own_head, first + t, count, levels, to, stride);
+  void level_weights(direction way, index_t t, index_t count, index_t wanted, Real* to, index_t stride) const {
+    this->ask_levels(this->outer, way, b, own_head, first + t, count, wanted, to, stride);
   }
 
   /// The distance between tokens beyond which weights are zero; at most 2^48, so that sums with places do not overflow.
