@@ -15,7 +15,7 @@ namespace form {
 inline namespace BILA_UNIT {
 
 /// As chunkwise_gradient, with alpha_i the decays of the channels from where the sweep enters the chunk to token i, and omega_j
-/// those from token j to where it leaves the chunk (MATH.md 5.2, vectors as rows):
+/// those from token j to where it leaves the chunk (MATH.md 6.4, vectors as rows):
 ///
 ///     dq_i += alpha_i o ([dN_i, dZ_i] H^T)     R <- total o R + sum_i (q_i o alpha_i)^T [dN_i, dZ_i]    against the direction
 ///     dk_j += omega_j o ([v_j, 1] R^T)         H <- total o H + sum_j (k_j o omega_j)^T [v_j, 1]        along the direction

@@ -73,7 +73,7 @@ struct delta_states {
 ///     N_i += read_i q'_i S + sum_j M_ij (q'_i . k_j) u_j      over the j before i
 ///
 /// The form is a two-sided sweep as form::chunkwise. Time O(L C (Dk + Dv) + L Dk Dv).
-/// Source: DeltaNet, chunkwise (arXiv 2406.06484), Gated DeltaNet (arXiv 2412.06464); in both directions as MATH.md 6.1.
+/// Source: DeltaNet, chunkwise (arXiv 2406.06484), Gated DeltaNet (arXiv 2412.06464); in both directions as MATH.md 6.5.
 struct delta_chunkwise {
   index_t size;         // tokens per chunk; a negative number that the caller gave stays what it is, for the message
   index_t of_gradient;  // tokens per chunk of the gradient

@@ -59,7 +59,7 @@ void own_betas(const head<T>& x, index_t at, index_t n, Real* b, Real* other) {
   for (index_t i = 0; i < n; ++i) b[i] = (b[i] + other[i]) / 2;
 }
 
-/// The tokens of a chunk as the delta rule writes them, with S the state before the chunk (MATH.md 6.2):
+/// The tokens of a chunk as the delta rule writes them, with S the state before the chunk (MATH.md 6.6):
 ///
 ///     E = (I + T diag(beta))^-1 (V - read o K S),   T = strict(K K^T o M),   U = beta o E
 ///     S <- total S + (write o K)^T U

@@ -16,7 +16,7 @@ namespace form {
 inline namespace BILA_UNIT {
 
 /// For one direction, let H be the state before a chunk and R the adjoint of the state after the chunk. T, A, E and U are those of
-/// the forward pass, A = strict(Q' K^T o M), Y = dN. Then, with all vectors as rows (MATH.md 6.3),
+/// the forward pass, A = strict(Q' K^T o M), Y = dN. Then, with all vectors as rows (MATH.md 6.7),
 ///
 ///     against the direction:   Pi = (I + T^T diag(beta))^-1 (A^T Y + write o K R),   P = beta o Pi
 ///                              R <- total R + (read o Q')^T Y - (read o K)^T P                    each R and Pi is kept

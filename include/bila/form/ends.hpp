@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of keys, as a form applies them: all sums are kept relative to their largest weight (MATH.md 6).
+// The weights of keys, as a form applies them: all sums are kept relative to their largest weight (MATH.md 6.1).
 #pragma once
 
 #include <bila/config.hpp>

@@ -45,7 +45,7 @@ struct level_sweep {
 ///
 /// A token is added to a state at most log2(L / C) + 1 times, each time together with as many others: sums of any length need no
 /// compensation. Time O(L C (Dk + Dv) + L Dk Dv log(L / C)), memory O(Dk Dv log(L / C)). The form is a two-sided sweep.
-/// Source: log-linear attention (arXiv 2506.04761), chunkwise; the backward direction on the same tree is new (MATH.md 6.3).
+/// Source: log-linear attention (arXiv 2506.04761), chunkwise; the backward direction on the same tree is new (MATH.md 6.8).
 struct level_chunks {
   chunkwise form;
   index_t size;  // tokens per chunk: a power of two, at most 128

@@ -30,7 +30,7 @@ inline namespace BILA_UNIT {
 /// these chunks computed for dw; those with all later chunks are one inner product of state and adjoint, where the state is merged.
 ///
 /// Time O(L C (Dk + Dv) + L Dk Dv log(L / C)). Memory: one adjoint per chunk, Dk (Dv + 1) / C numbers per token.
-/// Source: the transposed masked form of log-linear attention (arXiv 2506.04761), MATH.md 6.4.
+/// Source: the transposed masked form of log-linear attention (arXiv 2506.04761), MATH.md 6.9.
 struct levels_gradient {
   index_t size;  // tokens per chunk: a power of two, at most 128
 
