@@ -13,7 +13,7 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-inline index_t bits_in(index_t n) { return std::bit_width(static_cast<std::uint64_t>(n)); }
+inline index_t bits_in(index_t n) { return static_cast<index_t>(std::bit_width(static_cast<std::uint64_t>(n))); }
 
 /// How many states are live at once at most, for L tokens in chunks of C.
 inline index_t level_slots(index_t L, index_t C) { return std::max<index_t>(1, bits_in((std::max<index_t>(L, 1) - 1) / C)); }

@@ -164,7 +164,7 @@ struct rank_one {
 };
 
 /// The level of two tokens in a binary tree over the tokens.
-constexpr index_t level_of(index_t i, index_t j) { return std::bit_width(static_cast<std::uint64_t>(i ^ j)); }
+constexpr index_t level_of(index_t i, index_t j) { return static_cast<index_t>(std::bit_width(static_cast<std::uint64_t>(i ^ j))); }
 
 /// A kernel layer for `Real`: the size of its widest packet, and the verbs above.
 template <class Kernel, class Real>

@@ -7,10 +7,13 @@
 #include <bila/kernel/register_tile.hpp>
 #include <bila/kernel/simd.hpp>
 
-// g++ warns without cause that a vector type loses its alignment attribute as a template argument: every access here is unaligned.
+// g++ warns without cause: see kernel/packets.hpp.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wignored-attributes"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
 #endif
 
 namespace bila {

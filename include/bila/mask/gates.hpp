@@ -24,6 +24,9 @@ inline double sigmoid(double x) {
   return (x >= 0 ? 1 : e) / (1 + e);
 }
 
+/// 1 - e^a, accurate for small a: the key that goes with a decay in HGRN-2 (k = 1 - alpha) and GRFA. Its slope is -e^a.
+inline double one_minus_decay(double a) { return -std::expm1(a); }
+
 /// A parameterisation: the log decay a(x) of head h, and da/dx.
 template <class Gate>
 concept parameterisation = requires(const Gate& gate, double x, index_t h) {
