@@ -67,6 +67,8 @@ struct channel_gradient {
           a_here(memory.numbers<Kernel, Real>(size)),
           b_here(memory.numbers<Kernel, Real>(size)),
           bonus(memory.numbers<Kernel, Real>(head.Dk)),
+          running(memory.numbers<Kernel, Real>(head.Dk)),
+          of_gap(memory.numbers<Kernel, Real>(head.Dk)),
           dots(memory.numbers<Kernel, double>(size)),
           pass(memory.numbers<Kernel, double>(head.Dk)),
           weights(memory, head, size),
@@ -83,6 +85,7 @@ struct channel_gradient {
     double* H_pending;                               // (Dk) what H must still be multiplied by
     compensation<Real> rest;                         // (Dk, Dv) (Dk) rounding errors of H and h
     Real *a, *b, *ones;                              // (L) dN_i = a_i dy_i, dZ_i = b_i; (C) ones
+    Real *running, *of_gap;                          // (Dk) running sums over gaps; a gap's gradient
     Real *a_here, *b_here, *bonus;                   // (C) a and b of the chunk; (Dk) weights of the channels on the diagonal
     double *dots, *pass;                             // (C) dots dy_i . y_i; (Dk) pairs that cross the whole chunk
     channel_weights<Kernel, Real> weights;
@@ -255,14 +258,29 @@ struct channel_gradient {
     close_sum(g.v, at.first, dv.to, flags);
   }
 
-  /// Adds `sum` to the gradient of channel c of the gap before the u-th token of the sweep. A gap of decay zero has gradient zero.
-  template <class Real, class T>
-  static void add_gap(const channel_gaps<Real>& to, const head<T>& x, direction way, index_t first, const kernel::tile<Real>& E,
-                      index_t u, index_t c, Real sum) {
-    const index_t n = E.rows - 1, gap = way == direction::forward ? u : n - u, t = first + gap;
-    if (t == 0 || t == x.q.count || !(E.row(gap)[c] > 0)) return;
-    if (to.gaps.data != nullptr) to.gaps(t, c) += sum;
-    if (to.parameter.data != nullptr) to.parameter(t - to.before, c) += sum;
+  /// Adds a row of numbers to row t of `to`.
+  template <class Real>
+  static void add_row(const rows<Real>& to, index_t t, const Real* row) {
+    if (to.data == nullptr) return;
+    if (to.column_stride == 1) {
+      Real* const there = &to(t, 0);
+      for (index_t c = 0; c < to.width; ++c) there[c] += row[c];
+    } else {
+      for (index_t c = 0; c < to.width; ++c) to(t, c) += row[c];
+    }
+  }
+
+  /// Adds the row `sum`, less `read` if it is not null, to the gradients of the gap before the u-th token of the sweep. A gap of
+  /// decay zero has gradient zero.
+  template <class Kernel, class T, class Real>
+  static void add_gap(const channel_gaps<Real>& to, const head<T>& x, direction way, index_t first, index_t n, index_t u,
+                      const Real* sum, const Real* read, const scratch<Kernel, Real>& w) {
+    const index_t gap = way == direction::forward ? u : n - u, t = first + gap;
+    if (t == 0 || t == x.q.count) return;
+    const Real* const decay = w.weights.decays(way, n).row(gap);
+    for (index_t c = 0; c < x.q.width; ++c) w.of_gap[c] = decay[c] > 0 ? (read == nullptr ? sum[c] : sum[c] - read[c]) : Real(0);
+    add_row(to.gaps, t, w.of_gap);
+    add_row(to.parameter, t - to.before, w.of_gap);
   }
 
   /// Adds the pairs that cross a border of the chunk: row i of to_end has the products of query i with keys before the chunk, row j
@@ -270,15 +288,14 @@ struct channel_gradient {
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void add_crossing_gaps(const channel_gaps<Real>& to, const head<T>& x, direction way, index_t first,
                                               index_t n, const scratch<Kernel, Real>& w) {
-    const kernel::tile<Real> E = w.weights.decays(way, n);  // (n + 1, Dk)
-    const kernel::tile<Real> rows = rows_along(way, w.to_end.top(n)), columns = rows_along(way, w.to_start.top(n));
-    for (index_t c = 0; c < x.q.width; ++c) {
-      Real sum = static_cast<Real>(w.pass[c]);
-      for (index_t u = 0; u < n; ++u) sum += rows.row(u)[c];
-      for (index_t u = 0; u < n; ++u) {
-        add_gap(to, x, way, first, E, u, c, x.mask.exclusive ? sum - rows.row(u)[c] : sum);
-        sum += columns.row(u)[c] - rows.row(u)[c];
-      }
+    const kernel::tile<Real> rows = rows_along(way, w.to_end.top(n)), columns = rows_along(way, w.to_start.top(n));  // (n, Dk)
+    const index_t Dk = x.q.width;
+    for (index_t c = 0; c < Dk; ++c) w.running[c] = static_cast<Real>(w.pass[c]);
+    for (index_t u = 0; u < n; ++u)
+      for (index_t c = 0; c < Dk; ++c) w.running[c] += rows.row(u)[c];
+    for (index_t u = 0; u < n; ++u) {
+      add_gap(to, x, way, first, n, u, w.running, x.mask.exclusive ? rows.row(u) : nullptr, w);
+      for (index_t c = 0; c < Dk; ++c) w.running[c] += columns.row(u)[c] - rows.row(u)[c];
     }
   }
 
@@ -287,16 +304,12 @@ struct channel_gradient {
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void add_inner_gaps(const channel_gaps<Real>& to, const head<T>& x, direction way, index_t first, index_t n,
                                            const scratch<Kernel, Real>& w) {
-    const kernel::tile<Real> E = w.weights.decays(way, n);  // (n + 1, Dk)
-    const kernel::tile<Real> rows = rows_along(way, w.to_end.top(n)), columns = rows_along(way, w.to_start.top(n));
-    for (index_t c = 0; c < x.q.width; ++c) {
-      Real sum = 0;
-      for (index_t u = n - 1; u >= 1; --u) {
-        sum -= columns.row(u)[c];
-        if (!x.mask.exclusive) sum += rows.row(u)[c];
-        add_gap(to, x, way, first, E, u, c, sum);
-        if (x.mask.exclusive) sum += rows.row(u)[c];
-      }
+    const kernel::tile<Real> rows = rows_along(way, w.to_end.top(n)), columns = rows_along(way, w.to_start.top(n));  // (n, Dk)
+    const index_t Dk = x.q.width;
+    std::fill_n(w.running, Dk, Real(0));
+    for (index_t u = n - 1; u >= 1; --u) {
+      for (index_t c = 0; c < Dk; ++c) w.running[c] += rows.row(u)[c] - columns.row(u)[c];
+      add_gap(to, x, way, first, n, u, w.running, x.mask.exclusive ? rows.row(u) : nullptr, w);
     }
   }
 
