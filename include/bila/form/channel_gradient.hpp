@@ -85,8 +85,8 @@ struct channel_gradient {
     double* H_pending;                               // (Dk) what H must still be multiplied by
     compensation<Real> rest;                         // (Dk, Dv) (Dk) rounding errors of H and h
     Real *a, *b, *ones;                              // (L) dN_i = a_i dy_i, dZ_i = b_i; (C) ones
-    Real *running, *of_gap;                          // (Dk) running sums over gaps; a gap's gradient
     Real *a_here, *b_here, *bonus;                   // (C) a and b of the chunk; (Dk) weights of the channels on the diagonal
+    Real *running, *of_gap;                          // (Dk) running sums over gaps; a gap's gradient
     double *dots, *pass;                             // (C) dots dy_i . y_i; (Dk) pairs that cross the whole chunk
     channel_weights<Kernel, Real> weights;
     kept_adjoints<Kernel, Real> adjoints;
