@@ -121,7 +121,6 @@ struct channel_gradient {
     const auto start = [&] {
       finish_initial(x, g, w, flags);
       load_initial_state<Kernel>(w.H, w.h, x.initial(flags.way));
-      decay_initial_state(w.H, w.h, x.initial(flags.way));
       std::fill_n(w.H_pending, x.q.width, 1.0);
       w.rest.start();
     };
@@ -159,29 +158,16 @@ struct channel_gradient {
     }
   }
 
-  /// Writes the gradients of the initial state and of the gap that it crosses.
+  /// Writes the gradient of the initial state. The first chunk applies the decays of its gap.
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void finish_initial(const head<T>& x, const head_gradient<T>& g, scratch<Kernel, Real>& w,
                                            pass_flags flags) {
     const auto& R = w.adjoints.inside;
-    const auto& from = x.initial(flags.way);
     const auto& to = g.initial(flags.way);
-    const rows<Real>& of_gap = g.channels(flags.way).entering;
     for (index_t c = 0; c < x.q.width; ++c) {
-      const double log = from.log_decays.data == nullptr ? 0 : (std::min)(0.0, static_cast<double>(from.log_decays(0, c)));
-      const Real factor = static_cast<Real>(R.pending(0)[c] * from.decay * std::exp(log));
-      double gap = 0;
-      for (index_t d = 0; d < x.v.width; ++d) {
-        const Real adjoint = factor * R.R(0).row(c)[d];
-        if (from.S.data != nullptr) gap += static_cast<double>(adjoint) * static_cast<double>(from.S(c, d));
-        if (to.S.data != nullptr) to.S(c, d) = adjoint;
-      }
-      if (flags.row_sums) {
-        const Real adjoint = factor * R.r(0)[c];
-        if (from.z.data != nullptr) gap += static_cast<double>(adjoint) * static_cast<double>(from.z(c, 0));
-        if (to.z.data != nullptr) to.z(c, 0) = adjoint;
-      }
-      if (of_gap.data != nullptr) of_gap(0, c) += static_cast<Real>(gap);
+      const Real factor = static_cast<Real>(R.pending(0)[c]);
+      for (index_t d = 0; d < x.v.width && to.S.data != nullptr; ++d) to.S(c, d) = factor * R.R(0).row(c)[d];
+      if (flags.row_sums && to.z.data != nullptr) to.z(c, 0) = factor * R.r(0)[c];
     }
   }
 
@@ -276,9 +262,10 @@ struct channel_gradient {
   static void add_gap(const channel_gaps<Real>& to, const head<T>& x, direction way, index_t first, index_t n, index_t u,
                       const Real* sum, const Real* read, const scratch<Kernel, Real>& w) {
     const index_t gap = way == direction::forward ? u : n - u, t = first + gap;
-    if (t == 0 || t == x.q.count) return;
+    const bool enters = t == (way == direction::forward ? 0 : x.q.count);  // the gap of the initial state
     const Real* const decay = w.weights.decays(way, n).row(gap);
     for (index_t c = 0; c < x.q.width; ++c) w.of_gap[c] = decay[c] > 0 ? (read == nullptr ? sum[c] : sum[c] - read[c]) : Real(0);
+    if (enters) return add_row(to.entering, 0, w.of_gap);
     add_row(to.gaps, t, w.of_gap);
     add_row(to.parameter, t - to.before, w.of_gap);
   }

@@ -27,16 +27,21 @@ struct channel_decays {
   kernel::tile<Real> forward, backward;  // (n + 1, Dk)
 };
 
-/// Writes the log decays of the gaps around tokens [first, first + n), crossed in direction `way`. The gaps before the head's first
-/// token and after its last get 0: a given state has crossed its gap before the sweep starts.
+/// Writes the log decays of the gaps around tokens [first, first + n), crossed in direction `way`. The gap before the first token
+/// of a sweep is that of its initial state: an exclusive read of this token does not cross it.
 template <class T, class Real>
 BILA_NOINLINE void fill_channel_logs(const head<T>& x, direction way, index_t first, index_t n, const kernel::tile<Real>& E) {
   const bool starts = first == 0, ends = first + n == x.k.count;
   x.mask.channels(way, first + starts, {E.row(starts), n + 1 - starts - ends, E.columns, E.stride});
   for (index_t m = 0; m <= n; ++m)
     std::fill(E.row(m) + E.columns, E.row(m) + E.stride, Real(0));  // exp of the padding stays finite
-  if (starts) std::fill_n(E.row(0), E.stride, Real(0));
-  if (ends) std::fill_n(E.row(n), E.stride, Real(0));
+  const rows<const Real>& entering = x.initial(way).log_decays;
+  const auto fill_border = [&](index_t m, bool enters) {
+    for (index_t c = 0; c < E.columns; ++c)
+      E.row(m)[c] = enters && entering.data != nullptr ? (std::min)(Real(0), entering(0, c)) : Real(0);
+  };
+  if (starts) fill_border(0, way == direction::forward);
+  if (ends) fill_border(n, way == direction::backward);
 }
 
 /// The rows of a chunk in the order of the sweep; and the gap that the sweep crosses before each row, of n + 1 gaps.

@@ -26,7 +26,8 @@ inline namespace BILA_UNIT {
 constexpr direction other(direction way) { return way == direction::forward ? direction::backward : direction::forward; }
 
 /// One head's part of a `state`: S (Dk, Dv), z (Dk, 1), and the decay of the gap between the state and the sequence: one number, or
-/// the logs of decays per channel, (1, Dk). A final state is multiplied by its decay before it is written.
+/// the logs of decays per channel, (1, Dk), which the first chunk applies. A final state is multiplied by its decay before it is
+/// written.
 template <class Real>
 struct head_state {
   rows<Real> S, z;
@@ -135,13 +136,10 @@ BILA_NOINLINE void decay(kernel::tile<Real> S, Real* s, index_t sums, double lam
   for (index_t c = 0; c < sums; ++c) s[c] *= factor;
 }
 
-/// Lets an initial state cross the gap between the state and the sequence.
+/// Lets an initial state cross the gap between the state and the sequence, if the gap has one decay.
 template <class Real>
 BILA_NOINLINE void decay_initial_state(kernel::tile<Real> S, Real* s, const head_state<const Real>& from) {
   if (from.given()) decay(S, s, S.rows, from.decay);
-  for (index_t c = 0; c < S.rows && from.log_decays.data != nullptr; ++c)
-    decay<Real>({S.row(c), 1, S.columns, S.stride}, s + c, 1,
-                std::exp((std::min)(0.0, static_cast<double>(from.log_decays(0, c)))));
 }
 
 /// Stores the final state, `pending` times S and s, if the caller wants it. s is null if the norm has no row sum. S is overwritten.

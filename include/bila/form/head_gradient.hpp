@@ -26,7 +26,7 @@ struct channel_gaps {
   rows<Real> gaps, parameter, entering;  // (L, Dk) (L, Dk) (1, Dk); data is null if not wanted
   index_t before = 0;                    // 1 if the gate of the token before gives the decay of a gap
 
-  bool wanted() const { return gaps.data != nullptr || parameter.data != nullptr; }
+  bool wanted() const { return gaps.data != nullptr || parameter.data != nullptr || entering.data != nullptr; }
 };
 
 template <class T>

@@ -126,7 +126,7 @@ void add_own_parameter(mask_view<Real>& view, const Mask& mask) {
     };
     view.ask_wrong_values = [](const void* any, index_t b, index_t h, const segment& piece) -> error_message {
       for (index_t t = piece.first; t < piece.first + piece.count; ++t)
-        if (const double w = static_cast<const Mask*>(any)->log_weight(b, h, t); !(w <= std::numeric_limits<double>::max()))
+        if (const double w = static_cast<const Mask*>(any)->log_weight(b, h, t); !(w <= (std::numeric_limits<double>::max)()))
           return message("log_weight(b = ", b, ", h = ", h, ", t = ", t, ") = ", w, ", it must be a number or -inf");
       return {};
     };

@@ -156,8 +156,10 @@ void check_segment(const channel_call<Real>& x, const results<Real>& r, index_t 
     for (int side = 0; side < 2; ++side) {
       if (x.S[side].empty() || x.way == (side == 0 ? direction::backward : direction::forward)) continue;
       for (index_t c = 0; c < x.Dk; ++c) {
-        // An exclusive read of the first token from the state that enters it crosses the state's gap, but no other.
-        const wide w = at(x.q, i, c, x.Dk) * entering(side, c) * decay(side == 0 ? -1 : n, i, c, x.exclusive);
+        // The gap of a state lies next to the first token of the sweep, whose exclusive read does not cross it.
+        const bool next_to_state = i == (side == 0 ? 0 : n - 1);
+        const wide w = at(x.q, i, c, x.Dk) * (x.exclusive && next_to_state ? 1 : entering(side, c)) *
+                       decay(side == 0 ? -1 : n, i, c, x.exclusive);
         for (index_t d = 0; d <= x.Dv; ++d)
           N[static_cast<std::size_t>(d)].add(w * (d == x.Dv ? in_state(x.z[side], c, 0, 1) : in_state(x.S[side], c, d, x.Dv)));
       }

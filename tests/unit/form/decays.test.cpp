@@ -156,8 +156,7 @@ TEMPLATE_TEST_CASE("what crosses a chunk's borders is taken from the decays of i
   decays.backward = backward.data();
   std::vector<TestType> read(3), write(3);
   bila::kernel::border_weights<TestType> border{read.data(), write.data()};
-  const one_decay mask;
-  const auto x = head_of(mask, 3);
+  const bila::form::head<TestType> x{};
   bila::form::scan_border(x, direction::forward, 0, decays, 3, border);
   CHECK(read == std::vector<TestType>{TestType(0x1p-1), TestType(0x1p-3), TestType(0x1p-6)});
   CHECK(write == std::vector<TestType>{TestType(0x1p-5), TestType(0x1p-3), 1});

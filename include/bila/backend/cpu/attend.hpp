@@ -204,7 +204,7 @@ BILA_NOINLINE error_message check_state_decay(const char* name, const state<T>& 
   if (x.log_scale.data != nullptr)
     for (index_t n = 0; n < x.log_scale.batches(); ++n)
       for (index_t h = 0; h < x.log_scale.heads(); ++h)
-        if (const double scale = static_cast<double>(x.log_scale(n, h, 0, 0)); !(scale <= std::numeric_limits<double>::max()))
+        if (const double scale = static_cast<double>(x.log_scale(n, h, 0, 0)); !(scale <= (std::numeric_limits<double>::max)()))
           return message(name, ".log_scale[n = ", n, ", h = ", h, "] = ", scale, ", it must be a number or -inf");
   return {};
 }
@@ -281,6 +281,14 @@ BILA_NOINLINE form::head<T> head_of(kernel::arena& memory, index_t b, index_t h,
   head.direction = in.direction;
   head.initial_forward = head_state_in<Kernel>(memory, in.initial_forward, sequence, h);
   head.initial_backward = head_state_in<Kernel>(memory, in.initial_backward, sequence, h);
+  if (mask.per_channel) {
+    const auto read_log_decays = [&](form::head_state<const real_of<T>>& to, const state<const real_of<T>>& from) {
+      to.decay = 1;
+      if (from.log_decay.data != nullptr) to.log_decays = head_rows(from.log_decay, sequence, h, 0, 1);
+    };
+    read_log_decays(head.initial_forward, in.initial_forward);
+    read_log_decays(head.initial_backward, in.initial_backward);
+  }
   return head;
 }
 

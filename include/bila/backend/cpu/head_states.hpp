@@ -23,10 +23,8 @@ template <class Real>
 void read_decay(const state<Real>& x, index_t sequence, index_t h, form::head_state<Real>& part) {
   if (x.log_scale.data != nullptr) part.log_scale = static_cast<double>(x.log_scale(sequence, h, 0, 0));
   if (x.log_decay.data == nullptr) return;
-  if (x.log_decay.features() > 1)
-    part.log_decays = head_rows(x.log_decay, sequence, h, 0, 1);
-  else
-    part.log_decay = (std::min)(0.0, static_cast<double>(x.log_decay(sequence, h, 0, 0))), part.decay = std::exp(part.log_decay);
+  part.log_decay = (std::min)(0.0, static_cast<double>(x.log_decay(sequence, h, 0, 0)));
+  part.decay = std::exp(part.log_decay);
 }
 
 /// Where the scale of a final state is written.
