@@ -16,7 +16,7 @@ inline namespace BILA_UNIT {
 inline index_t bits_in(index_t n) { return static_cast<index_t>(std::bit_width(static_cast<std::uint64_t>(n))); }
 
 /// How many states are live at once at most, for L tokens in chunks of C.
-inline index_t level_slots(index_t L, index_t C) { return std::max<index_t>(1, bits_in((std::max<index_t>(L, 1) - 1) / C)); }
+inline index_t level_count(index_t L, index_t C) { return std::max<index_t>(1, bits_in((std::max<index_t>(L, 1) - 1) / C)); }
 
 /// The levels on which a chunk sees other chunks in one direction: level p has the 2^(p - 1) chunks of the other half of an aligned
 /// range of 2^p chunks. The coarsest comes first.
@@ -43,23 +43,23 @@ struct live_levels {
 /// when it is merged into another one: the true state n is held_n times the stored one.
 template <class Kernel, class Real>
 struct level_states {
-  level_states(kernel::arena& memory, index_t slots, index_t rows_each, index_t columns, index_t sums_each, index_t sums_apart)
-      : S(memory.padded<Kernel, Real>(slots * rows_each, columns)),
-        s(memory.numbers<Kernel, Real>(slots * sums_apart + Kernel::template lanes<Real>)),
-        held(memory.numbers<Kernel, double>(slots)),
+  level_states(kernel::arena& memory, index_t states, index_t rows_each, index_t columns, index_t sums_each, index_t sums_apart)
+      : S(memory.padded<Kernel, Real>(states * rows_each, columns)),
+        s(memory.numbers<Kernel, Real>(states * sums_apart + Kernel::template lanes<Real>)),
+        held(memory.numbers<Kernel, double>(states)),
         rows(rows_each),
         sums(sums_each),
         apart(sums_apart),
-        slots_(slots) {}
+        count_(states) {}
 
   /// Gives all row sums finite numbers, because whole packets of them are read.
-  void start() const { std::fill_n(s, slots_ * apart + Kernel::template lanes<Real>, Real(0)); }
+  void start() const { std::fill_n(s, count_ * apart + Kernel::template lanes<Real>, Real(0)); }
 
   kernel::tile<Real> at(index_t n) const { return {S.row(n * rows), rows, S.columns, S.stride}; }
   Real* sums_at(index_t n) const { return s + n * apart; }
   kernel::tile<const Real> first(index_t count) const { return {S.data, count * rows, S.columns, S.stride}; }
 
-  index_t slots() const { return slots_; }
+  index_t states() const { return count_; }
 
   /// Starts state n at zero.
   void clear(index_t n) const {
@@ -76,13 +76,13 @@ struct level_states {
     held[n - 1] = 1;
   }
 
-  kernel::tile<Real> S;       // (slots rows, columns)
-  Real* s;                    // (slots, sums) the columns for row sums, `apart` numbers apart
-  double* held;               // (slots) decays since the states were made
+  kernel::tile<Real> S;       // (states rows, columns)
+  Real* s;                    // (states, sums) the columns for row sums, `apart` numbers apart
+  double* held;               // (states) decays since the states were made
   index_t rows, sums, apart;  // of one state
 
  private:
-  index_t slots_;
+  index_t count_;
 };
 
 }  // namespace BILA_UNIT

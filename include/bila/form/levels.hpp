@@ -21,10 +21,10 @@ inline namespace BILA_UNIT {
 /// The memory that the first pass hands to the second: the states of each direction, and the rows so far.
 template <class Kernel, class Real>
 struct level_sweep {
-  level_sweep(kernel::arena& memory, head_size size, index_t slots, bool narrow_storage)
-      : forward(memory, slots, size.Dk, size.Dv, size.Dk, size.Dk),
+  level_sweep(kernel::arena& memory, head_size size, index_t states, bool narrow_storage)
+      : forward(memory, states, size.Dk, size.Dv, size.Dk, size.Dk),
         rows(memory, {size.L, 0, size.Dv}, narrow_storage),
-        backward(memory, slots, size.Dk, size.Dv, size.Dk, size.Dk) {}
+        backward(memory, states, size.Dk, size.Dv, size.Dk, size.Dk) {}
 
   level_states<Kernel, Real>& way(direction w) { return w == direction::forward ? forward : backward; }
 
@@ -57,15 +57,15 @@ struct level_chunks {
     return {form, static_cast<index_t>(std::bit_floor(static_cast<std::uint64_t>(most)))};
   }
 
-  index_t slots(index_t L) const { return level_slots(L, size); }
+  index_t levels_of(index_t L) const { return level_count(L, size); }
 
   template <class Kernel, class Real>
   struct scratch {
-    scratch(kernel::arena& memory, head_size head, index_t C, index_t slots)
+    scratch(kernel::arena& memory, head_size head, index_t C, index_t states)
         : q(memory.padded<Kernel, Real>(C, head.Dk)),
           k(memory.padded<Kernel, Real>(C, head.Dk)),
           weighted(memory.padded<Kernel, Real>(C, head.Dk)),
-          wide(memory.padded<Kernel, Real>(C, slots * head.Dk + Kernel::template lanes<Real>)),
+          wide(memory.padded<Kernel, Real>(C, states * head.Dk + Kernel::template lanes<Real>)),
           v(memory.padded<Kernel, Real>(C, head.Dv)),
           N(memory.padded<Kernel, Real>(C, head.Dv)),
           qt(memory.padded<Kernel, Real>(head.Dk, C)),
@@ -82,7 +82,7 @@ struct level_chunks {
       if (ones != nullptr) std::fill_n(ones, C, Real(1));
     }
 
-    kernel::tile<Real> q, k, weighted, wide;  // (C, Dk) (C, Dk) (C, Dk) (C, slots Dk)
+    kernel::tile<Real> q, k, weighted, wide;  // (C, Dk) (C, Dk) (C, Dk) (C, states Dk)
     kernel::tile<Real> v, N, qt;              // (C, Dv) (C, Dv) (Dk, C)
     kernel::tile<Real> A, M;                  // (C, C) rows are keys, columns are queries
     Real *z, *out, *ones, *factors;           // (C) row sums; factors of the rows; ones; weights of a state in each row
@@ -94,12 +94,12 @@ struct level_chunks {
 
   template <class Kernel, class T>
   void plan(kernel::arena& memory, head_size largest) const {
-    scratch<Kernel, real_of<T>>(memory, largest, (std::min)(size, std::max<index_t>(largest.L, 1)), slots(largest.L));
+    scratch<Kernel, real_of<T>>(memory, largest, (std::min)(size, std::max<index_t>(largest.L, 1)), levels_of(largest.L));
   }
 
   template <class Kernel, class T>
   void plan_two_sided_sweep(kernel::arena& memory, head_size largest) const {
-    level_sweep<Kernel, real_of<T>>(memory, largest, slots(largest.L), is_narrow<T>);
+    level_sweep<Kernel, real_of<T>>(memory, largest, levels_of(largest.L), is_narrow<T>);
   }
 
   index_t halves(head_size largest) const { return largest.L / 2 >= size ? 2 : 1; }
@@ -110,8 +110,8 @@ struct level_chunks {
     if (is_idle(whole.v.width, part)) return;
     const head<T> x = columns_of(whole, part);
     const head_size now{x.q.count, x.q.width, x.v.width};
-    level_sweep<Kernel, Real> m(between, now, slots(now.L), is_narrow<T>);
-    scratch<Kernel, Real> w(memory, now, (std::min)(size, now.L), slots(now.L));
+    level_sweep<Kernel, Real> m(between, now, levels_of(now.L), is_narrow<T>);
+    scratch<Kernel, Real> w(memory, now, (std::min)(size, now.L), levels_of(now.L));
     run_two_sided_sweep(x, part, now.L / size / 2 * size, [&](direction way, index_t first, index_t last, sweep_flags flags) {
       sweep(x, norm, w, m, way, first, last, flags);
     });

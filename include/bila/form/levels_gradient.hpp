@@ -39,13 +39,13 @@ struct levels_gradient {
     using kept = typename kept_adjoints<Kernel, Real>::list;
     static constexpr index_t lanes = Kernel::template lanes<Real>;
 
-    scratch(kernel::arena& memory, head_size head, index_t C, index_t slots, index_t chunks)
+    scratch(kernel::arena& memory, head_size head, index_t C, index_t states, index_t chunks)
         : q(memory.padded<Kernel, Real>(C, head.Dk)),
           k(memory.padded<Kernel, Real>(C, head.Dk)),
           dq(memory.padded<Kernel, Real>(C, head.Dk)),
           dk(memory.padded<Kernel, Real>(C, head.Dk)),
           part(memory.padded<Kernel, Real>(C, head.Dk)),
-          wide(memory.padded<Kernel, Real>(C, slots * head.Dk + lanes)),
+          wide(memory.padded<Kernel, Real>(C, states * head.Dk + lanes)),
           v(memory.padded<Kernel, Real>(C, head.Dv)),
           dv(memory.padded<Kernel, Real>(C, head.Dv)),
           dy(memory.padded<Kernel, Real>(C, head.Dv)),
@@ -70,18 +70,18 @@ struct levels_gradient {
           dots(memory.numbers<Kernel, double>(C)),
           rows(memory.numbers<Kernel, double>(C)),
           columns(memory.numbers<Kernel, double>(C)),
-          read_here(memory.numbers<Kernel, double>(chunks * slots)),
-          merged(memory.numbers<Kernel, double>(chunks * slots)),
-          crossing(memory.numbers<Kernel, double>(slots)),
+          read_here(memory.numbers<Kernel, double>(chunks * states)),
+          merged(memory.numbers<Kernel, double>(chunks * states)),
+          crossing(memory.numbers<Kernel, double>(states)),
           decays(memory, C, std::type_identity<Kernel>()),
           weights(memory, C, levels_in(head.L)),
-          H(memory, slots, head.Dv, head.Dk, head.Dk, kernel::round_up(head.Dk, lanes)),
-          R(memory, head, slots, 1),
-          R_rest(memory, head, slots, 0),
-          settle(memory.numbers<Kernel, Real>(slots * head.Dk)),
+          H(memory, states, head.Dv, head.Dk, head.Dk, kernel::round_up(head.Dk, lanes)),
+          R(memory, head, states, 1),
+          R_rest(memory, head, states, 0),
+          settle(memory.numbers<Kernel, Real>(states * head.Dk)),
           adjoints(memory, head, chunks, 1) {}
 
-    kernel::tile<Real> q, k, dq, dk, part, wide;          // (C, Dk); wide: (C, slots Dk)
+    kernel::tile<Real> q, k, dq, dk, part, wide;          // (C, Dk); wide: (C, states Dk)
     kernel::tile<Real> v, dv, dy, weighted;               // (C, Dv)
     kernel::tile<Real> qt, dyt, Rt;                       // (Dk, C) (Dv, C) (Dv, Dk)
     kernel::tile<Real> A, G, E, M;                        // (C, C) rows are keys, columns are queries
@@ -90,27 +90,27 @@ struct levels_gradient {
     Real *a_here, *b_here, *reads_dy, *reads_dZ, *write;  // (C) a and b of the chunk; their weights for a state; of keys for R
     Real *running, *rest;                                 // (C) scratch; (Dk) rounding errors of a chunk's row sums
     double *dots, *rows, *columns;                        // (C) dw of a level; for gate_gradient_scan
-    double *read_here, *merged;                           // (chunks, slots) pairs of a state with the chunk that reads it; with
+    double *read_here, *merged;                           // (chunks, states) pairs of a state with the chunk that reads it; with
                                                           // all chunks after the one in which it is merged
-    double* crossing;                                     // (slots) pairs of a state with all chunks that are still to come
+    double* crossing;                                     // (states) pairs of a state with all chunks that are still to come
     gap_decays decays;
     level_weights<Kernel, Real> weights;
-    level_states<Kernel, Real> H;  // transposed: (slots Dv, Dk)
-    kept R, R_rest;                // (slots Dk, Dv) adjoints of the live states, and rounding errors
-    Real* settle;                  // (slots Dk) decays of the rows of R
+    level_states<Kernel, Real> H;  // transposed: (states Dv, Dk)
+    kept R, R_rest;                // (states Dk, Dv) adjoints of the live states, and rounding errors
+    Real* settle;                  // (states Dk) decays of the rows of R
     kept adjoints;                 // (chunks Dk, Dv) of the chunks' own sums
   };
 
   template <class Kernel, class T>
   void plan(kernel::arena& memory, head_size largest) const {
-    scratch<Kernel, real_of<T>>(memory, largest, (std::min)(size, std::max<index_t>(largest.L, 1)), level_slots(largest.L, size),
+    scratch<Kernel, real_of<T>>(memory, largest, (std::min)(size, std::max<index_t>(largest.L, 1)), level_count(largest.L, size),
                                 (largest.L + size - 1) / size);
   }
 
   template <class Kernel, class T, class Real>
   void run(const head<T>& x, head_gradient<T>& g, const norm_view<Real>& norm, kernel::arena memory) const {
     const index_t L = x.q.count, C = (std::min)(size, L);
-    scratch<Kernel, Real> w(memory, {L, x.q.width, x.v.width}, C, level_slots(L, size), (L + size - 1) / size);
+    scratch<Kernel, Real> w(memory, {L, x.q.width, x.v.width}, C, level_count(L, size), (L + size - 1) / size);
     for (index_t first = 0; first < L; first += C)
       g.scale += through_norm<Kernel>(x, g, first, (std::min)(C, L - first), w.a + first, w.b + first, w.dots, w.dy, w.dv, norm);
     const auto pass = [&](direction way, bool first, bool dense) {
@@ -230,7 +230,7 @@ struct levels_gradient {
       if (!dk.started) clear_rows<Kernel>(dk.to);
       if (!dv.started) clear_rows<Kernel>(dv.to);
     }
-    double* const read_here = w.read_here + step * w.H.slots();
+    double* const read_here = w.read_here + step * w.H.states();
     for (index_t p = 0; p < live.count; ++p) {
       read_here[p] = add_read(x, g, w, at, {q, k, v, dy}, dq.to, p, bits_in(size) - 1 + live.level[p], flags, next);
       w.H.held[p] *= w.border.total;
@@ -328,7 +328,7 @@ struct levels_gradient {
       double pairs = Kernel::template inner<Real>(w.H.at(p), w.Rt);
       for (index_t c = 0; row_sums && c < in.k.columns; ++c)
         pairs += static_cast<double>(w.H.sums_at(p)[c]) * static_cast<double>(r[c]);
-      w.merged[step * w.H.slots() + p] = w.H.held[p] * *w.adjoints.pending(step) * pairs;
+      w.merged[step * w.H.states() + p] = w.H.held[p] * *w.adjoints.pending(step) * pairs;
     }
     const index_t to = live.merged > 0 ? live.count - 1 : live.count;
     if (live.merged == 0) w.H.clear(to);
@@ -348,11 +348,11 @@ struct levels_gradient {
   template <class Kernel, class T, class Real>
   BILA_NOINLINE void add_passing(const head<T>& x, scratch<Kernel, Real>& w, index_t chunks, direction way, double* gaps) const {
     const bool backwards = way == direction::backward;
-    std::fill_n(w.crossing, w.H.slots(), 0.0);
+    std::fill_n(w.crossing, w.H.states(), 0.0);
     for (index_t step = chunks - 1; step >= 0; --step) {
       const place at(way, step, x.q.count, size);
       const live_levels live = live_at(way, at, x.q.count);
-      const double *const read_here = w.read_here + step * w.H.slots(), *const merged = w.merged + step * w.H.slots();
+      const double *const read_here = w.read_here + step * w.H.states(), *const merged = w.merged + step * w.H.states();
       double pass = 0;
       for (index_t p = 0; p < live.count; ++p) {
         if (step + 1 == chunks)
