@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bila/config.hpp>
+#include <bila/form/channel_gaps.hpp>
 #include <bila/form/channel_weights.hpp>
 #include <bila/form/kept_adjoints.hpp>
 
@@ -45,8 +46,6 @@ struct channel_gradient {
           part(memory.padded<Kernel, Real>(size, head.Dk)),
           weighed(memory.padded<Kernel, Real>(size, head.Dk)),
           unit(memory.padded<Kernel, Real>(size, head.Dk)),
-          to_end(memory.padded<Kernel, Real>(size, head.Dk)),
-          to_start(memory.padded<Kernel, Real>(size, head.Dk)),
           v(memory.padded<Kernel, Real>(size, head.Dv)),
           dv(memory.padded<Kernel, Real>(size, head.Dv)),
           dy(memory.padded<Kernel, Real>(size, head.Dv)),
@@ -67,17 +66,14 @@ struct channel_gradient {
           a_here(memory.numbers<Kernel, Real>(size)),
           b_here(memory.numbers<Kernel, Real>(size)),
           bonus(memory.numbers<Kernel, Real>(head.Dk)),
-          running(memory.numbers<Kernel, Real>(head.Dk)),
-          of_gap(memory.numbers<Kernel, Real>(head.Dk)),
           dots(memory.numbers<Kernel, double>(size)),
-          pass(memory.numbers<Kernel, double>(head.Dk)),
+          gap_sums(memory, size, head.Dk),
           weights(memory, head, size),
           adjoints(memory, head, kept, head.Dk) {}
 
     kernel::tile<Real> q, k, dq, dk;                 // (C, Dk)
     kernel::tile<Real> alpha, omega, part, weighed;  // (C, Dk)
     kernel::tile<Real> unit;                         // (C, Dk) ones
-    kernel::tile<Real> to_end, to_start;             // (C, Dk) q o dq and k o dk, for the gradients of gaps
     kernel::tile<Real> v, dv, dy, dyt;               // (C, Dv) three times, (Dv, C)
     kernel::tile<Real> A, G, E;                      // (C, C) rows are keys, columns are queries
     kernel::tile<Real> H, Ht, Rt;                    // (Dk, Dv) (Dv, Dk) (Dv, Dk)
@@ -86,8 +82,8 @@ struct channel_gradient {
     compensation<Real> rest;                         // (Dk, Dv) (Dk) rounding errors of H and h
     Real *a, *b, *ones;                              // (L) dN_i = a_i dy_i, dZ_i = b_i; (C) ones
     Real *a_here, *b_here, *bonus;                   // (C) a and b of the chunk; (Dk) weights of the channels on the diagonal
-    Real *running, *of_gap;                          // (Dk) running sums over gaps; a gap's gradient
-    double *dots, *pass;                             // (C) dots dy_i . y_i; (Dk) pairs that cross the whole chunk
+    double* dots;                                    // (C) dots dy_i . y_i
+    channel_gap_sums<Kernel, Real> gap_sums;         // q o dq and k o dk
     channel_weights<Kernel, Real> weights;
     kept_adjoints<Kernel, Real> adjoints;
   };
@@ -185,7 +181,7 @@ struct channel_gradient {
     const auto dq = open_sum<Kernel>(g.q, at.first, w.dq.top(n), flags), dk = open_sum<Kernel>(g.k, at.first, w.dk.top(n), flags);
     const auto dv = open_sum<Kernel>(g.v, at.first, w.dv.top(n), flags);
     const bool of_gaps = g.channels(flags.way).wanted();
-    const kernel::tile<Real> to_end = w.to_end.top(n), to_start = w.to_start.top(n);  // (n, Dk)
+    const kernel::tile<Real> to_end = w.gap_sums.to_end.top(n), to_start = w.gap_sums.to_start.top(n);  // (n, Dk)
     kernel::clear(to_end);
     kernel::clear(to_start);
 
@@ -199,7 +195,7 @@ struct channel_gradient {
       for (index_t c = 0; c < Dk; ++c) {
         double sum = flags.row_sums ? static_cast<double>(w.h[c]) * static_cast<double>(r[c]) : 0;
         for (index_t d = 0; d < x.v.width; ++d) sum += static_cast<double>(w.H.row(c)[d]) * static_cast<double>(R.row(c)[d]);
-        w.pass[c] = w.weights.total()[c] * static_cast<double>(w.weights.read()[c]) * R_pending[c] * sum;
+        w.gap_sums.pass[c] = w.weights.total()[c] * static_cast<double>(w.weights.read()[c]) * R_pending[c] * sum;
       }
     }
     Kernel::transpose(w.Ht, kernel::tile<const Real>(w.H));
@@ -230,7 +226,7 @@ struct channel_gradient {
       for (index_t c = 0; c < omega.stride; ++c) w.weighed.row(i)[c] = k.row(i)[c] * omega.row(i)[c];
     Kernel::read(dv.to, {.q = w.weighed.top(n), .S = R, .weights = w.ones, .partial = dv.partial()}, &next);
     add_read(dq, w.a + at.first, dy, w.Ht, w.b + at.first, flags.row_sums ? w.h : nullptr, alpha, q, to_end);
-    if (of_gaps) add_crossing_gaps(g.channels(flags.way), x, flags.way, at.first, n, w);
+    if (of_gaps) w.gap_sums.add_crossing(g.channels(flags.way), x, flags.way, at.first, w.weights.decays(flags.way, n));
     if (flags.dense) block(x, g, flags.way, at.first, {q, k, v, dy}, {dq.to, dk.to, dv.to}, w);
 
     const kernel::tile<Real> kw = w.weighed.top(n);
@@ -242,62 +238,6 @@ struct channel_gradient {
     close_sum(g.q, at.first, dq.to, flags);
     close_sum(g.k, at.first, dk.to, flags);
     close_sum(g.v, at.first, dv.to, flags);
-  }
-
-  /// Adds a row of numbers to row t of `to`.
-  template <class Real>
-  static void add_row(const rows<Real>& to, index_t t, const Real* row) {
-    if (to.data == nullptr) return;
-    if (to.column_stride == 1) {
-      Real* const there = &to(t, 0);
-      for (index_t c = 0; c < to.width; ++c) there[c] += row[c];
-    } else {
-      for (index_t c = 0; c < to.width; ++c) to(t, c) += row[c];
-    }
-  }
-
-  /// Adds the row `sum`, less `read` if it is not null, to the gradients of the gap before the u-th token of the sweep. A gap of
-  /// decay zero has gradient zero.
-  template <class Kernel, class T, class Real>
-  static void add_gap(const channel_gaps<Real>& to, const head<T>& x, direction way, index_t first, index_t n, index_t u,
-                      const Real* sum, const Real* read, const scratch<Kernel, Real>& w) {
-    const index_t gap = way == direction::forward ? u : n - u, t = first + gap;
-    const bool enters = t == (way == direction::forward ? 0 : x.q.count);  // the gap of the initial state
-    const Real* const decay = w.weights.decays(way, n).row(gap);
-    for (index_t c = 0; c < x.q.width; ++c) w.of_gap[c] = decay[c] > 0 ? (read == nullptr ? sum[c] : sum[c] - read[c]) : Real(0);
-    if (enters) return add_row(to.entering, 0, w.of_gap);
-    add_row(to.gaps, t, w.of_gap);
-    add_row(to.parameter, t - to.before, w.of_gap);
-  }
-
-  /// Adds the pairs that cross a border of the chunk: row i of to_end has the products of query i with keys before the chunk, row j
-  /// of to_start those of key j with queries after it, and `pass` the pairs that cross the whole chunk.
-  template <class Kernel, class T, class Real>
-  static BILA_NOINLINE void add_crossing_gaps(const channel_gaps<Real>& to, const head<T>& x, direction way, index_t first,
-                                              index_t n, const scratch<Kernel, Real>& w) {
-    const kernel::tile<Real> rows = rows_along(way, w.to_end.top(n)), columns = rows_along(way, w.to_start.top(n));  // (n, Dk)
-    const index_t Dk = x.q.width;
-    for (index_t c = 0; c < Dk; ++c) w.running[c] = static_cast<Real>(w.pass[c]);
-    for (index_t u = 0; u < n; ++u)
-      for (index_t c = 0; c < Dk; ++c) w.running[c] += rows.row(u)[c];
-    for (index_t u = 0; u < n; ++u) {
-      add_gap(to, x, way, first, n, u, w.running, x.mask.exclusive ? rows.row(u) : nullptr, w);
-      for (index_t c = 0; c < Dk; ++c) w.running[c] += columns.row(u)[c] - rows.row(u)[c];
-    }
-  }
-
-  /// Adds the pairs inside the chunk: to_end and to_start hold the products of queries and keys with each other. The pairs across
-  /// the gap before the u-th token are those of the queries from there on, less those of the keys from there on.
-  template <class Kernel, class T, class Real>
-  static BILA_NOINLINE void add_inner_gaps(const channel_gaps<Real>& to, const head<T>& x, direction way, index_t first, index_t n,
-                                           const scratch<Kernel, Real>& w) {
-    const kernel::tile<Real> rows = rows_along(way, w.to_end.top(n)), columns = rows_along(way, w.to_start.top(n));  // (n, Dk)
-    const index_t Dk = x.q.width;
-    std::fill_n(w.running, Dk, Real(0));
-    for (index_t u = n - 1; u >= 1; --u) {
-      for (index_t c = 0; c < Dk; ++c) w.running[c] += rows.row(u)[c] - columns.row(u)[c];
-      add_gap(to, x, way, first, n, u, w.running, x.mask.exclusive ? rows.row(u) : nullptr, w);
-    }
   }
 
   template <class Real>
@@ -350,9 +290,9 @@ struct channel_gradient {
             products.row(i)[c] = part.row(i)[c] * of.row(i)[c];
           }
       };
-      collect(false, k, out.dq, q, w.to_end);
-      collect(true, q, out.dk, k, w.to_start);
-      if (g.channels(side).wanted()) add_inner_gaps(g.channels(side), x, side, first, n, w);
+      collect(false, k, out.dq, q, w.gap_sums.to_end);
+      collect(true, q, out.dk, k, w.gap_sums.to_start);
+      if (g.channels(side).wanted()) w.gap_sums.add_inner(g.channels(side), x, side, first, gaps);
     }
     for (index_t i = 0; i < n; ++i) {
       const Real slope = G.row(i)[i];

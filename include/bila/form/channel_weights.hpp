@@ -47,7 +47,7 @@ BILA_NOINLINE void fill_channel_logs(const head<T>& x, direction way, index_t fi
 /// The rows of a chunk in the order of the sweep; and the gap that the sweep crosses before each row, of n + 1 gaps.
 template <class Real>
 kernel::tile<Real> rows_along(direction way, const kernel::tile<Real>& x) {
-  return way == direction::forward ? x : kernel::reversed(x);
+  return way == direction::forward || x.data == nullptr ? x : kernel::reversed(x);
 }
 
 template <class Real>
@@ -57,41 +57,38 @@ kernel::tile<const Real> gaps_along(direction way, const kernel::tile<Real>& E) 
   return kernel::tile<const Real>{E.row(n), n, E.columns, -E.stride};
 }
 
-/// The weights of gaps that have a decay for each channel. With alpha_i the decays from where the sweep enters the chunk to token
-/// i, and omega_j those from token j to where it leaves the chunk,
-///
-///     N_i += (q_i o alpha_i) S,    P = decay o S + sum_j (k_j o omega_j) v_j
-///
-/// A decay of a token is an exponential in Real. The decay of a state over a whole chunk is an exponential of the summed logs in
+/// The decays of a chunk whose gaps have a decay for each channel, and what a state must be multiplied by when it crosses the chunk. A
+/// decay of a token is an exponential in Real. The decay of a state over a whole chunk is an exponential of the summed logs in
 /// double, so a state does not drift.
 template <class Kernel, class Real>
-class channel_weights {
+class channel_borders {
  public:
-  channel_weights(kernel::arena& memory, head_size head, index_t C)
-      : qa_(memory.padded<Kernel, Real>(C, head.Dk)),
-        kw_(memory.padded<Kernel, Real>(C, head.Dk)),
-        decays_(memory, C, head.Dk),
-        own_(memory.zeros<Kernel, Real>(head.Dk)),
-        ones_(memory.numbers<Kernel, Real>(C)),
+  channel_borders(kernel::arena& memory, head_size head, index_t C)
+      : decays_(memory, C, head.Dk),
         read_(memory.zeros<Kernel, Real>(head.Dk)),
         write_(memory.zeros<Kernel, Real>(head.Dk)),
         settle_(memory.zeros<Kernel, Real>(head.Dk)),
-        total_(memory.numbers<Kernel, double>(head.Dk)) {}
+        total_(memory.numbers<Kernel, double>(head.Dk)),
+        Dk_(head.Dk) {}
 
   static constexpr index_t pending(head_size head) { return head.Dk; }
 
-  /// Computes alpha and omega for a chunk, and what the state must be multiplied by. `pending` is updated. Returns the largest
-  /// decay of a channel over the chunk.
+  /// Computes the decays around tokens [at, at + n), crossed in direction `way`, and those of the whole chunk.
   template <class T>
-  BILA_NOINLINE double weigh(const head<T>& x, direction way, index_t at, index_t n, double* pending) {
+  BILA_NOINLINE void measure(const head<T>& x, direction way, index_t at, index_t n) {
     const kernel::tile<Real> E = decays_.way(way, n);  // (n + 1, Dk)
     fill_channel_logs(x, way, at, n, E);
     const kernel::tile<Real> crossed{E.row(way == direction::forward ? 0 : 1), n, E.columns, E.stride};  // (n, Dk)
     Kernel::column_sums(total_, crossed);
     Kernel::exponentials(total_, E.columns);
     Kernel::exponentials(E);
+  }
+
+  /// Lets a state cross the chunk. `pending` is what the stored state has not been multiplied by, and is updated; settle() is what
+  /// the stored state must now be multiplied by. Returns the largest decay of a channel over the chunk.
+  BILA_NOINLINE double cross(double* pending) {
     double largest = 0;
-    for (index_t c = 0; c < E.columns; ++c) {
+    for (index_t c = 0; c < Dk_; ++c) {
       const double before = pending[c], after = before * total_[c];
       const kernel::split_number split = kernel::split_decay(after);
       const bool settles = after < 0.5;
@@ -104,7 +101,14 @@ class channel_weights {
     return largest;
   }
 
-  /// Writes q o alpha and k o omega for the chunk of the last weigh(), times read and write, a factor for each channel.
+  template <class T>
+  double weigh(const head<T>& x, direction way, index_t at, index_t n, double* pending) {
+    measure(x, way, at, n);
+    return cross(pending);
+  }
+
+  /// Writes q o alpha and k o omega for the chunk of the last measure(), times read and write, a factor for each channel. With an
+  /// empty qa or kw only the other is written.
   void multiply(direction way, bool exclusive, kernel::operand<Real> q, kernel::operand<Real> k, const Real* read,
                 const Real* write, const kernel::tile<Real>& qa, const kernel::tile<Real>& kw) {
     Kernel::weigh_channels(rows_along(way, qa), rows_along(way, kw), rows_along(way, q), rows_along(way, k),
@@ -124,6 +128,29 @@ class channel_weights {
     fill_channel_logs(x, way, at, n, E);
     Kernel::exponentials(E);
   }
+
+ protected:
+  channel_decays<Kernel, Real> decays_;  // (C + 1, Dk)
+  Real *read_, *write_, *settle_;        // (Dk)
+  double* total_;                        // (Dk) decays over a chunk
+
+ private:
+  index_t Dk_;
+};
+
+/// The weights of gaps that have a decay for each channel. With alpha_i the decays from where the sweep enters the chunk to token
+/// i, and omega_j those from token j to where it leaves the chunk,
+///
+///     N_i += (q_i o alpha_i) S,    P = decay o S + sum_j (k_j o omega_j) v_j
+template <class Kernel, class Real>
+class channel_weights : public channel_borders<Kernel, Real> {
+ public:
+  channel_weights(kernel::arena& memory, head_size head, index_t C)
+      : channel_borders<Kernel, Real>(memory, head, C),
+        qa_(memory.padded<Kernel, Real>(C, head.Dk)),
+        kw_(memory.padded<Kernel, Real>(C, head.Dk)),
+        own_(memory.zeros<Kernel, Real>(head.Dk)),
+        ones_(memory.numbers<Kernel, Real>(C)) {}
 
   /// Writes the weights of the channels for a query's own token, times `diagonal`.
   template <class T>
@@ -150,8 +177,7 @@ class channel_weights {
       const index_t n = q.rows;
       total_ = w_.weigh(x, way_, at, n, passed_.pending);
       qa_ = w_.qa_.top(n), kw_ = w_.kw_.top(n);
-      Kernel::weigh_channels(rows_along(way_, w_.qa_.top(n)), rows_along(way_, w_.kw_.top(n)), rows_along(way_, q),
-                             rows_along(way_, k), gaps_along(way_, w_.decays_.way(way_, n)), w_.read_, w_.write_, x.mask.exclusive);
+      w_.multiply(way_, x.mask.exclusive, q, k, w_.read_, w_.write_, w_.qa_.top(n), w_.kw_.top(n));
       if (!finish_) return;
       if (both_) w_.fill(x, other(way_), at, n);
       w_.own(x, x.diagonal);
@@ -197,10 +223,8 @@ class channel_weights {
   };
 
  private:
-  kernel::tile<Real> qa_, kw_;                    // (C, Dk) q o alpha, k o omega
-  channel_decays<Kernel, Real> decays_;           // (C + 1, Dk)
-  Real *own_, *ones_, *read_, *write_, *settle_;  // (Dk); ones: (C)
-  double* total_;                                 // (Dk) decays over a chunk
+  kernel::tile<Real> qa_, kw_;  // (C, Dk) q o alpha, k o omega
+  Real *own_, *ones_;           // (Dk) (C)
 };
 
 }  // namespace BILA_UNIT

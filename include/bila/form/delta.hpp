@@ -17,14 +17,16 @@ namespace form {
 inline namespace BILA_UNIT {
 
 /// The final states of the delta rule and nothing else, as only_states computes them for masks.
+template <template <class Kernel, class Real> class Weights>
 struct delta_states {
   static constexpr index_t block = 16;  // tokens per block
 
   template <class Kernel, class Real>
   struct scratch {
-    scratch(kernel::arena& memory, head_size size) : chunk(memory, size, block), state(memory, size) {}
+    scratch(kernel::arena& memory, head_size size)
+        : chunk(memory, size, block), state(memory, size, Weights<Kernel, Real>::pending(size)) {}
 
-    delta_chunk<Kernel, Real> chunk;
+    delta_chunk<Kernel, Real, Weights<Kernel, Real>> chunk;
     carried_state<Kernel, Real> state;  // (Dk, Dv)
   };
 
@@ -36,29 +38,24 @@ struct delta_states {
   template <class Kernel, class T>
   static BILA_NOINLINE void run(const head<T>& x, bool, kernel::arena memory) {
     scratch<Kernel, real_of<T>> w(memory, {x.k.count, x.k.width, x.v.width});
-    for (const direction way : {direction::forward, direction::backward})
-      if (x.final(way).given()) sweep(x, w.chunk, w.state, way);
-  }
-
- private:
-  template <class Kernel, class T, class Real>
-  static void sweep(const head<T>& x, delta_chunk<Kernel, Real>& w, const carried_state<Kernel, Real>& passed, direction way) {
-    const bool forwards = way == direction::forward;
     const index_t L = x.k.count, blocks = (L + block - 1) / block;
-    passed.load(x.initial(way));
-    kernel::pending_decay state;
-    w.weights.start();
-    sweep_decays<Kernel> gaps(w.decays, way, block, 0, L, false);
-    for (index_t step = 0; step < blocks; ++step) {
-      const index_t at = (forwards ? step : blocks - 1 - step) * block, n = (std::min)(block, L - at);
-      const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
-      const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.v);  // (n, Dv)
-      w.weights.weigh(x, way, gaps.of(x, at, n), at, n);
-      x.mask.strengths(way, at, n, w.beta);
-      write_values<Kernel, Real>(w, way, k, v, passed.S, state.factor());
-      update_state<Kernel, Real>(w, passed, k, state);
+    for (const direction way : {direction::forward, direction::backward}) {
+      if (!x.final(way).given()) continue;
+      auto& tokens = w.chunk;
+      w.state.load(x.initial(way));
+      tokens.weights.start();
+      auto gaps = tokens.weights.ahead(way, block, 0, L);
+      for (index_t step = 0; step < blocks; ++step) {
+        const index_t at = (way == direction::forward ? step : blocks - 1 - step) * block, n = (std::min)(block, L - at);
+        const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), tokens.k);  // (n, Dk)
+        const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), tokens.v);  // (n, Dv)
+        tokens.weights.weigh(x, way, gaps.of(x, at, n), at, k);
+        x.mask.strengths(way, at, n, tokens.beta);
+        tokens.write_values(way, k, v, w.state);
+        tokens.update_state(w.state, k);
+      }
+      Weights<Kernel, real_of<T>>::store(x.final(way), w.state.S, w.state.pending);
     }
-    store_final_state<Real>(x.final(way), passed.S, nullptr, state.factor());
   }
 };
 
@@ -74,6 +71,7 @@ struct delta_states {
 ///
 /// The form is a two-sided sweep as form::chunkwise. Time O(L C (Dk + Dv) + L Dk Dv).
 /// Source: DeltaNet, chunkwise (arXiv 2406.06484), Gated DeltaNet (arXiv 2412.06464); in both directions as MATH.md 6.5.
+template <template <class Kernel, class Real> class Weights>
 struct delta_chunkwise {
   index_t size;         // tokens per chunk; a negative number that the caller gave stays what it is, for the message
   index_t of_gradient;  // tokens per chunk of the gradient
@@ -81,7 +79,7 @@ struct delta_chunkwise {
 
   error_message validate() const { return chunkwise{(std::min<index_t>)(size, 0)}.validate(); }
 
-  using states = delta_states;
+  using states = delta_states<Weights>;
 
   template <class Kernel, class Real>
   struct scratch {
@@ -96,7 +94,7 @@ struct delta_chunkwise {
           erased(memory.numbers<Kernel, Real>(C)),
           dots(memory.numbers<Kernel, double>(C)) {}
 
-    delta_chunk<Kernel, Real> chunk;
+    delta_chunk<Kernel, Real, Weights<Kernel, Real>> chunk;
     kernel::tile<Real> q, read, N;  // (C, Dk) (C, Dk) (C, Dv); read: q'
     kernel::tile<Real> A;           // (C, C) rows are queries, columns are keys
     Real *own, *out, *erased;       // (C) weights of a token's own value; factors of the rows; -beta_i (q_i . k_i)
@@ -110,7 +108,7 @@ struct delta_chunkwise {
 
   template <class Kernel, class T>
   void plan_two_sided_sweep(kernel::arena& memory, head_size largest) const {
-    two_sided_sweep<Kernel, real_of<T>>(memory, largest, is_narrow<T>);
+    two_sided_sweep<Kernel, real_of<T>>(memory, largest, is_narrow<T>, Weights<Kernel, real_of<T>>::pending(largest));
   }
 
   index_t halves(head_size largest) const { return largest.L / 2 >= size ? 2 : 1; }
@@ -122,14 +120,12 @@ struct delta_chunkwise {
     const head<T> x = columns_of(whole, part);
     const head_size now{x.q.count, x.q.width, x.v.width};
     const index_t C = (std::min)(size, now.L);
-    two_sided_sweep<Kernel, Real> m(between, now, is_narrow<T>);
+    two_sided_sweep<Kernel, Real> m(between, now, is_narrow<T>, Weights<Kernel, Real>::pending(now));
     scratch<Kernel, Real> w(memory, now, C);
     run_two_sided_sweep(x, part, now.L / C / 2 * C, [&](direction way, index_t first, index_t last, sweep_flags flags) {
       sweep(x, norm, w, m, way, first, last, flags);
     });
   }
-
-  delta_gradient gradient() const { return {of_gradient, recompute}; }
 
  private:
   template <class Kernel, class T, class Real>
@@ -140,9 +136,8 @@ struct delta_chunkwise {
     auto& passed = m.way(way);
     auto& tokens = w.chunk;
     if (forwards ? first == 0 : last == L) passed.load(x.initial(way));
-    kernel::pending_decay state(*passed.pending);
     tokens.weights.start();
-    sweep_decays<Kernel> gaps(tokens.decays, way, C, first, last, false);
+    auto gaps = tokens.weights.ahead(way, C, first, last);
     for (index_t step = 0; step < chunks; ++step) {
       const index_t at = first + (forwards ? step : chunks - 1 - step) * C, n = (std::min)(C, last - at);
       const auto q = kernel::whole_packets<Kernel>(x.q.slice(at, n), w.q);       // (n, Dk)
@@ -153,39 +148,37 @@ struct delta_chunkwise {
         const index_t then = first + (forwards ? step + 1 : chunks - 2 - step) * C;
         prefetch_tokens(next, x, then, (std::min)(C, last - then));
       }
-      tokens.weights.weigh(x, way, gaps.of(x, at, n), at, n);
+      tokens.weights.weigh(x, way, gaps.of(x, at, n), at, k);
       x.mask.strengths(way, at, n, tokens.beta);
-      const double pending = state.factor();
-      write_values<Kernel, Real>(tokens, way, k, v, passed.S, pending);
+      tokens.write_values(way, k, v, passed);
 
       const kernel::tile<Real> read = w.read.top(n), A{w.A.data, n, n, w.A.stride};  // (n, Dk) (n, n)
       Kernel::template dots<Real>(w.dots, q, k);
       for (index_t i = 0; i < n; ++i) w.erased[i] = -tokens.beta[i] * static_cast<Real>(w.dots[i]);
       copy(q, read);
       Kernel::add(read, k, w.erased);
-      Kernel::score(A, read, kernel::tile<Real>{tokens.kt.data, k.columns, n, tokens.kt.stride}, tokens.weights.triangle(n));
-      for (index_t i = 0; i < n; ++i) tokens.now.read[i] = static_cast<Real>(pending) * tokens.weights.border.read[i];
+      tokens.weights.score(A, read);
+      const weighed_rows<Real> reads = tokens.weights.reads(reader::query, read, passed.pending);
       if (flags.finish) {
         const auto y = kernel::results<Kernel>(x.y.slice(at, n), w.N);  // (n, Dv)
         const kernel::tile<const Real> partial = flags.has_partial ? partial_rows(x, m, at, n, w.N) : kernel::tile<const Real>{};
         own_betas(x, at, n, w.own, w.out);
         for (index_t i = 0; i < n; ++i) w.own[i] *= static_cast<Real>(x.diagonal * w.dots[i]);
         finish<Kernel>(x, at, y, static_cast<const Real*>(nullptr), w.out, norm, [&] {
-          Kernel::read(y, {.q = read, .S = passed.S, .weights = tokens.now.read, .partial = partial}, &next);
+          Kernel::read(y, {.q = reads.x, .S = passed.S, .weights = reads.weights, .partial = partial}, &next);
           Kernel::multiply(y, A, tokens.U.top(n));
           Kernel::add(y, v, w.own);
           Kernel::scale(y, w.out, y);
         });
       } else {
         store_partial(x, m, at, n, w.N, [&](kernel::tile<Real> N) {
-          Kernel::read(N, {.q = read, .S = passed.S, .weights = tokens.now.read}, &next);
+          Kernel::read(N, {.q = reads.x, .S = passed.S, .weights = reads.weights}, &next);
           Kernel::multiply(N, A, tokens.U.top(n));
         });
       }
-      update_state<Kernel, Real>(tokens, passed, k, state, &next);
+      tokens.update_state(passed, k, &next);
     }
-    *passed.pending = state.factor();
-    if (forwards ? last == L : first == 0) store_final_state<Real>(x.final(way), passed.S, nullptr, state.factor());
+    if (forwards ? last == L : first == 0) Weights<Kernel, Real>::store(x.final(way), passed.S, passed.pending);
   }
 
   template <class Real>
@@ -197,25 +190,59 @@ struct delta_chunkwise {
   }
 };
 
+/// The engines of a form, which differ in the tokens per chunk alone.
+struct delta_of_gaps : delta_chunkwise<delta_gaps> {
+  static delta_of_gaps of(const chunkwise& form) {
+    return {{form.size < 0 ? form.size : form.tokens(), form.size > 0 ? form.tokens() : 16, form.recompute}};
+  }
+
+  delta_gradient<delta_gap_gradients> gradient() const { return {of_gradient, recompute}; }
+};
+
+struct delta_of_channels : delta_chunkwise<delta_channels> {
+  static delta_of_channels of(const chunkwise& form) {
+    constexpr index_t most = kernel::most_channel_tokens;
+    return {{form.size < 0 ? form.size : (std::min)(form.tokens(), most), most, form.recompute}};
+  }
+
+  delta_gradient<delta_channel_gradients> gradient() const { return {of_gradient, recompute}; }
+};
+
 template <>
 struct engine_of<chunkwise, memory::delta> {
   static constexpr bool carries_states = true;
-  static delta_chunkwise of(const chunkwise& form) {
-    return {form.size < 0 ? form.size : form.tokens(), form.size > 0 ? form.tokens() : 16, form.recompute};
-  }
+  static delta_of_gaps of(const chunkwise& form) { return delta_of_gaps::of(form); }
+};
+
+template <>
+struct engine_of<chunkwise, memory::channel_delta> {
+  static constexpr bool carries_states = true;
+  static delta_of_channels of(const chunkwise& form) { return delta_of_channels::of(form); }
 };
 
 template <>
 struct engine_of<automatic, memory::delta> {
   static constexpr bool carries_states = true;
-  static delta_chunkwise of(const automatic&) { return engine_of<chunkwise, memory::delta>::of(automatic::linear); }
+  static delta_of_gaps of(const automatic&) { return delta_of_gaps::of(automatic::linear); }
+};
+
+template <>
+struct engine_of<automatic, memory::channel_delta> {
+  static constexpr bool carries_states = true;
+  static delta_of_channels of(const automatic&) { return delta_of_channels::of(automatic::linear); }
 };
 
 /// The recurrent form is the chunkwise form with chunks of four tokens.
 template <>
 struct engine_of<recurrent, memory::delta> {
   static constexpr bool carries_states = true;
-  static delta_chunkwise of(const recurrent&) { return {4, 4, true}; }
+  static delta_of_gaps of(const recurrent&) { return {{4, 4, true}}; }
+};
+
+template <>
+struct engine_of<recurrent, memory::channel_delta> {
+  static constexpr bool carries_states = true;
+  static delta_of_channels of(const recurrent&) { return {{4, 4, true}}; }
 };
 
 }  // namespace BILA_UNIT

@@ -35,15 +35,17 @@ BILA_ALWAYS_INLINE Packet decay_of(const Packet& log) {
 }
 
 /// Multiplies rows of q by the decay from where the sweep enters the chunk, and rows of k by the decay to where it leaves, for
-/// `Packets` packets of channels from channel c on. Row u of every tile is the u-th token of the sweep; lambda_u is its gap.
+/// `Packets` packets of channels from channel c on. Row u of every tile is the u-th token of the sweep; lambda_u is its gap. qa or kw
+/// may be null.
 template <int Packets, class Packet, bool Exclusive, class Real>
 BILA_ALWAYS_INLINE void weigh_channels(tile<Real> qa, tile<Real> kw, tile<const Real> q, tile<const Real> k,
                                        tile<const Real> lambda, const Real* read, const Real* write, index_t c) {
   constexpr index_t step = width<Packet>;
+  const index_t n = lambda.rows;
   Packet product[Packets];
   BILA_UNROLL
   for (int p = 0; p < Packets; ++p) product[p] = simd::ploadu<Packet>(read + c + p * step);
-  for (index_t u = 0; u < q.rows; ++u) {
+  for (index_t u = 0; u < n && qa.data != nullptr; ++u) {
     BILA_UNROLL
     for (int p = 0; p < Packets; ++p) {
       const index_t at = c + p * step;
@@ -54,7 +56,7 @@ BILA_ALWAYS_INLINE void weigh_channels(tile<Real> qa, tile<Real> kw, tile<const 
   }
   BILA_UNROLL
   for (int p = 0; p < Packets; ++p) product[p] = simd::ploadu<Packet>(write + c + p * step);
-  for (index_t u = q.rows - 1; u >= 0; --u) {
+  for (index_t u = n - 1; u >= 0 && kw.data != nullptr; --u) {
     BILA_UNROLL
     for (int p = 0; p < Packets; ++p) {
       const index_t at = c + p * step;
@@ -155,9 +157,9 @@ struct channel_packets {
                                            operand<Real> lambda, const Real* read, const Real* write, bool exclusive) {
     const auto weigh = [&]<bool Exclusive>() BILA_LAMBDA_INLINE {
       index_t c = 0;
-      for (; c + 4 * lanes<Real> <= kernel::round_up(q.columns, lanes<Real>); c += 4 * lanes<Real>)
+      for (; c + 4 * lanes<Real> <= kernel::round_up(lambda.columns, lanes<Real>); c += 4 * lanes<Real>)
         kernel::weigh_channels<4, packet<Real>, Exclusive>(qa, kw, q, k, lambda, read, write, c);
-      for (; c < q.columns; c += lanes<Real>)
+      for (; c < lambda.columns; c += lanes<Real>)
         kernel::weigh_channels<1, packet<Real>, Exclusive>(qa, kw, q, k, lambda, read, write, c);
     };
     exclusive ? weigh.template operator()<true>() : weigh.template operator()<false>();

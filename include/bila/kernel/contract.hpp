@@ -32,7 +32,8 @@
 // read through the gap next to it.
 //
 //   weigh_channels(qa, kw, q, k, lambda, read, write, exclusive)
-//                                      qa_u = q_u o read o lambda_0..u (exclusive: 0..u-1),  kw_u = k_u o write o lambda_u+1..n-1
+//                                      qa_u = q_u o read o lambda_0..u (exclusive: 0..u-1),  kw_u = k_u o write o lambda_u+1..n-1;
+//                                      qa or kw may be null
 //   score_channels(A, z, k, q, up, down, own, exclusive)
 //                                      A_ji = sum_c q_ic k_jc decay_c,  z_i += sum_j A_ji;  decay: up_j+1..i below the diagonal,
 //                                      down_i+1..j above it, own on it; 0 on a side without decays (null)

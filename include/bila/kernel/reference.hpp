@@ -154,15 +154,15 @@ struct reference {
   template <class Real>
   static void weigh_channels(const tile<Real>& qa, const tile<Real>& kw, operand<Real> q, operand<Real> k, operand<Real> lambda,
                              const Real* read, const Real* write, bool exclusive) {
-    for (index_t c = 0; c < q.columns; ++c) {
+    for (index_t c = 0; c < lambda.columns; ++c) {
       wide<Real> product = read[c];
-      for (index_t u = 0; u < q.rows; ++u) {
+      for (index_t u = 0; u < lambda.rows && qa.data != nullptr; ++u) {
         const wide<Real> after = product * lambda.row(u)[c];
         qa.row(u)[c] = static_cast<Real>(q.row(u)[c] * (exclusive ? product : after));
         product = after;
       }
       product = write[c];
-      for (index_t u = q.rows - 1; u >= 0; --u) {
+      for (index_t u = lambda.rows - 1; u >= 0 && kw.data != nullptr; --u) {
         kw.row(u)[c] = static_cast<Real>(k.row(u)[c] * product);
         product *= lambda.row(u)[c];
       }

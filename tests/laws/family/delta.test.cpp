@@ -32,7 +32,7 @@ using real_of = bila::real_of<T>;
 
 constexpr direction both = bila::direction::both, forward = bila::direction::forward, backward = bila::direction::backward;
 
-enum class gates { ones, fixed, selective, two_sided };
+enum class gates { ones, fixed, selective, two_sided, channels, two_sided_channels };
 
 /// What a call is, except for its numbers.
 struct shape {
@@ -45,6 +45,9 @@ struct shape {
   double scale = 1, diagonal = 1;
   std::vector<index_t> offsets{}, lengths{};
 
+  index_t gate_width() const { return mask == gates::channels || mask == gates::two_sided_channels ? Dk : 1; }
+  bool one_gate() const { return mask == gates::selective || mask == gates::channels; }
+  bool gap_gates() const { return mask == gates::two_sided || mask == gates::two_sided_channels; }
   index_t sequences() const { return offsets.empty() ? B : static_cast<index_t>(offsets.size()) - 1; }
 };
 
@@ -85,17 +88,19 @@ struct problem {
     if (s.mask == gates::fixed) with_mask(bila::mask::fixed_decay<Real>{bila::vec(per_head.data(), s.gate_heads)});
     if (s.mask == gates::selective) with_mask(bila::mask::selective_decay<Real>{log_decay.view(), s.convention});
     if (s.mask == gates::two_sided) with_mask(bila::mask::two_sided<Real>{log_decay.view(), log_backward.view()});
+    if (s.mask == gates::channels) with_mask(bila::mask::channel_decay{log_decay.view(), s.convention});
+    if (s.mask == gates::two_sided_channels) with_mask(bila::mask::two_sided_channels{log_decay.view(), log_backward.view()});
   }
 
-  /// The log decay of the gap between tokens t - 1 and t, crossed in direction `way`.
-  wide gap(direction way, index_t b, index_t h, index_t t) const {
+  /// The log decay of channel c at the gap between tokens t - 1 and t, crossed in direction `way`.
+  wide gap(direction way, index_t b, index_t h, index_t t, index_t c) const {
     if (s.mask == gates::ones) return 0;
     const index_t g = h / (s.H / s.gate_heads);
     if (s.mask == gates::fixed) return per_head[static_cast<std::size_t>(g)];
-    if (s.mask == gates::two_sided) return way == forward ? log_decay(b, g, t) : log_backward(b, g, t);
+    if (s.gap_gates()) return way == forward ? log_decay(b, g, t, c) : log_backward(b, g, t, c);
     const bool later = s.convention == bila::gate::later || (s.convention == bila::gate::target && way == forward) ||
                        (s.convention == bila::gate::source && way == backward);
-    return log_decay(b, g, later ? t : t - 1);
+    return log_decay(b, g, later ? t : t - 1, c);
   }
 };
 
@@ -121,15 +126,15 @@ problem<T> numbers_for(test::random_source& random, const shape& s, bool any_pla
                {s.B, s.q_heads, s.L, s.Dk, place()},
                {s.B, s.k_heads, s.L, s.Dk, place()},
                {s.B, s.v_heads, s.L, s.Dv, place()},
-               {s.B, s.gate_heads, s.L, 1, place()},
-               {s.B, s.gate_heads, s.L, 1, place()},
+               {s.B, s.gate_heads, s.L, s.gate_width(), place()},
+               {s.B, s.gate_heads, s.L, s.gate_width(), place()},
                {},
                {s.B, s.beta_heads, s.L, 1, place()},
                {s.B, s.beta_heads, s.L, 1, place()},
                {s.sequences(), s.H, s.Dk, s.Dv, place()},
                {s.sequences(), s.H, s.Dk, s.Dv, place()},
-               {s.sequences(), s.H, 1, 1},
-               {s.sequences(), s.H, 1, 1}};
+               {s.sequences(), s.H, 1, s.gate_width()},
+               {s.sequences(), s.H, 1, s.gate_width()}};
   const auto fill = [&](auto& x, double low, double high) {
     x.for_each([&](auto& number, index_t, index_t, index_t, index_t) {
       number = std::remove_reference_t<decltype(number)>(static_cast<Real>(random.uniform(low, high)));
@@ -147,7 +152,7 @@ problem<T> numbers_for(test::random_source& random, const shape& s, bool any_pla
       for (tensor<Real>* x : {&p.log_decay, &p.log_backward, &p.beta, &p.beta_backward})
         for (index_t h = 0; h < x->extent(1); ++h)
           for (index_t l = s.lengths[static_cast<std::size_t>(b)]; l < s.L; ++l)
-            (*x)(b, h, l) = std::numeric_limits<Real>::quiet_NaN();
+            for (index_t c = 0; c < x->extent(3); ++c) (*x)(b, h, l, c) = std::numeric_limits<Real>::quiet_NaN();
   return p;
 }
 
@@ -163,7 +168,7 @@ shape any_shape(test::random_source& random, index_t longest) {
   s.Dv = 1 + random.below(pick({4, 20, 70}));
   const auto divisor = [&] { return s.H / (index_t(1) << random.below(s.H == 4 ? 3 : s.H)); };
   s.q_heads = divisor(), s.k_heads = divisor(), s.v_heads = divisor(), s.gate_heads = divisor(), s.beta_heads = divisor();
-  s.mask = static_cast<gates>(random.below(4));
+  s.mask = static_cast<gates>(random.below(6));
   s.convention = static_cast<bila::gate>(random.below(4));
   s.one_beta = random.below(2) == 0;
   s.way = static_cast<direction>(random.below(3));
@@ -210,7 +215,7 @@ exact_result define(const problem<T>& p, const Nudge& nudge) {
   const shape& s = p.s;
   exact_result r{{s.B, s.H, s.L, s.Dv}, {s.sequences(), s.H, s.Dk, s.Dv}, {s.sequences(), s.H, s.Dk, s.Dv}};
   r.y.fill(0);
-  std::vector<wide> S(static_cast<std::size_t>(s.Dk * s.Dv)), k(static_cast<std::size_t>(s.Dk)), q = k;
+  std::vector<wide> S(static_cast<std::size_t>(s.Dk * s.Dv)), k(static_cast<std::size_t>(s.Dk)), q = k, decay = k;
   for (index_t n = 0; n < s.sequences(); ++n)
     for (index_t h = 0; h < s.H; ++h)
       for (const direction way : {forward, backward}) {
@@ -229,12 +234,15 @@ exact_result define(const problem<T>& p, const Nudge& nudge) {
         for (index_t step = 0; step < count; ++step) {
           const index_t t = first + (ahead ? step : count - 1 - step);
           const index_t hb = h / (s.H / s.beta_heads), hv = h / (s.H / s.v_heads);
-          wide log = 0;
-          if (step > 0)
-            log = p.gap(way, b, h, ahead ? t : t + 1);
-          else if (given)
-            log = (ahead ? p.state_gap_forward : p.state_gap_backward)(n, h, 0);
-          const wide decay = std::isinf(log) ? 0 : std::exp(nudge(log));
+          for (index_t c = 0; c < s.gate_width(); ++c) {
+            wide log = 0;
+            if (step > 0)
+              log = p.gap(way, b, h, ahead ? t : t + 1, c);
+            else if (given)
+              log = (ahead ? p.state_gap_forward : p.state_gap_backward)(n, h, 0, c);
+            decay[static_cast<std::size_t>(c)] = std::isinf(log) ? 0 : std::exp(nudge(log));
+          }
+          const auto decay_of = [&](index_t c) { return decay[static_cast<std::size_t>(s.gate_width() == 1 ? 0 : c)]; };
           const wide beta = nudge(wide((ahead || s.one_beta ? p.beta : p.beta_backward)(b, hb, t)));
           wide own = 0;
           for (index_t c = 0; c < s.Dk; ++c) {
@@ -245,7 +253,7 @@ exact_result define(const problem<T>& p, const Nudge& nudge) {
           for (index_t d = 0; d < s.Dv; ++d) {
             const wide v = nudge(wide(static_cast<real_of<T>>(p.v(b, hv, t, d))));
             wide held = 0;  // what the decayed state holds for the key
-            for (index_t c = 0; c < s.Dk; ++c) held += k[static_cast<std::size_t>(c)] * (at(c, d) *= decay);
+            for (index_t c = 0; c < s.Dk; ++c) held += k[static_cast<std::size_t>(c)] * (at(c, d) *= decay_of(c));
             wide read = 0;
             for (index_t c = 0; c < s.Dk; ++c) {
               at(c, d) += k[static_cast<std::size_t>(c)] * beta * (v - held);
@@ -346,7 +354,7 @@ TEMPLATE_TEST_CASE("delta: random calls agree with the definition, in every form
     const shape s = any_shape(random, call % 10 == 0 ? 200 : 70);
     INFO("call " << call << ": " << words(s));
     auto p = numbers_for<TestType>(random, s, true, call % 3 == 0 ? -20 : -1);
-    if (call % 5 == 0 && s.mask == gates::selective && s.lengths.empty())
+    if (call % 5 == 0 && s.one_gate() && s.lengths.empty())
       p.log_decay.for_each([&](TestType& x, index_t, index_t, index_t, index_t) {
         if (random.below(8) == 0) x = -std::numeric_limits<TestType>::infinity();
       });
@@ -683,7 +691,7 @@ struct lesson {
         dbeta(like(p.beta)),
         dbeta_backward(like(p.beta_backward)),
         dlog_decay(like(p.log_decay)),
-        df(p.s.B, p.s.H, p.s.L, 1),
+        df(p.s.B, p.s.H, p.s.L, p.s.gate_width()),
         db(df),
         dS0_forward(dS_forward),
         dS0_backward(dS_forward),
@@ -711,7 +719,7 @@ void learn(const Form& form, const problem<T>& p, lesson<T>& g, const bila::cpu&
   const result<T> r = run<Tuning>(form, p, backend);
   bila::gradients<T> to;
   to.q = g.dq.view(), to.k = g.dk.view(), to.v = g.dv.view();
-  if (s.mask == gates::selective || s.mask == gates::fixed) to.log_decay = g.dlog_decay.view();
+  if (s.one_gate() || s.mask == gates::fixed) to.log_decay = g.dlog_decay.view();
   to.log_forward = g.df.view(), to.log_backward = g.db.view();
   if (s.one_beta) {
     to.beta = g.dbeta.view();
@@ -790,7 +798,7 @@ TEST_CASE("delta: every gradient agrees with differences of the definition") {
     s.Dk = 1 + (s.Dk - 1) % 5, s.Dv = 1 + (s.Dv - 1) % 5;
     INFO("call " << call << ": " << words(s));
     auto p = numbers_for<double>(random, s);
-    if (call % 5 == 0 && s.mask == gates::selective && s.lengths.empty())
+    if (call % 5 == 0 && s.one_gate() && s.lengths.empty())
       p.log_decay.for_each([&](double& x, index_t, index_t, index_t, index_t) {
         if (random.below(8) == 0) x = -std::numeric_limits<double>::infinity();
       });
@@ -815,11 +823,11 @@ TEST_CASE("delta: every gradient agrees with differences of the definition") {
     CHECK(of_tokens(g.dv, p.v));
     CHECK(of_tokens(g.dbeta, p.beta));
     if (!s.one_beta) CHECK(of_tokens(g.dbeta_backward, p.beta_backward));
-    if (s.mask == gates::selective) CHECK(of_tokens(g.dlog_decay, p.log_decay));
+    if (s.one_gate()) CHECK(of_tokens(g.dlog_decay, p.log_decay));
     if (s.mask == gates::fixed)
       CHECK(matches(p, g, g.dlog_decay,
                     [&](index_t, index_t h, index_t, index_t) -> double& { return p.per_head[static_cast<std::size_t>(h)]; }));
-    if (s.mask == gates::two_sided && s.gate_heads == s.H) {
+    if (s.gap_gates() && s.gate_heads == s.H) {
       double none = std::numeric_limits<double>::quiet_NaN();
       const auto gap_of = [&](tensor<double>& x) {
         return [&](index_t b, index_t h, index_t l, index_t d) -> double& {
@@ -854,6 +862,28 @@ TEMPLATE_TEST_CASE("delta: gradients have the same bits for every number of thre
     learn(bila::form::chunkwise{.size = 16, .recompute = true}, p, again);
     CHECK(same_gradients(alone, other));
     CHECK(same_gradients(alone, again));
+  }
+}
+
+TEST_CASE("delta: equal channels are a scalar decay, and so are their gradients") {
+  test::random_source random(2023);
+  for (const index_t L : {1, 16, 77}) {
+    shape s = one_head(L, 9, 6);
+    s.way = static_cast<direction>(L % 3);
+    const auto p = numbers_for<double>(random, s, false);
+    auto wide_gates = p;
+    wide_gates.s.mask = gates::channels;
+    wide_gates.log_decay = tensor<double>(1, 1, L, 9);
+    wide_gates.log_decay.for_each([&](double& x, index_t, index_t, index_t l, index_t) { x = p.log_decay(0, 0, l); });
+    CHECK(distance(run(bila::form::chunkwise{}, wide_gates).y, run(bila::form::chunkwise{}, p).y) < 1e-13L);
+    lesson<double> g(random, p), of_channels(random, wide_gates);
+    of_channels.dy = g.dy, of_channels.dS_forward = g.dS_forward, of_channels.dS_backward = g.dS_backward;
+    learn(bila::form::chunkwise{}, p, g), learn(bila::form::chunkwise{}, wide_gates, of_channels);
+    tensor<double> summed(1, 1, L, 1);
+    summed.fill(0);
+    of_channels.dlog_decay.for_each([&](const double& x, index_t, index_t, index_t l, index_t) { summed(0, 0, l) += x; });
+    CHECK((distance(of_channels.dk, g.dk) < 1e-12L && distance(of_channels.dbeta, g.dbeta) < 1e-12L));
+    CHECK(distance(summed, g.dlog_decay) < 1e-12L);
   }
 }
 
