@@ -14,6 +14,7 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -81,7 +82,7 @@ member measured(const std::string& name, std::size_t base, const tensors& x, res
   const auto view = [](std::vector<float>& data, index_t width) { return bila::bhld(data.data(), 1, 1, L, width); };
   bila::gradients<float> wanted;
   wanted.q = view(to.dq, D), wanted.k = view(to.dk, D), wanted.v = view(to.dv, D);
-  constexpr bool per_channel = bila::channelled<Mask> || bila::reads_exclusively<Mask>;
+  constexpr bool per_channel = bila::channelled<std::remove_cvref_t<decltype(bila::detail::gaps_of(mask))>>;
   wanted.log_decay = per_channel ? view(to.dc, D) : view(to.da, 1);
   if constexpr (bila::reads_exclusively<Mask>) wanted.bonus = {to.du.data(), {1, 1, 1, D}, {0, D, 0, 1}};
   if constexpr (bila::ruled<Mask>) wanted.beta = view(to.dw, 1);
@@ -110,7 +111,8 @@ int main(int argc, char** argv) {
   const bila::mask::channel_decay channels{x.view(x.channels), bila::gate::target};
   const bila::mask::exclusive_read exclusive{channels, bila::tensor_view<const float>{x.bonus.data(), {1, 1, 1, D}, {0, D, 0, 1}}};
   const bila::rule::delta delta{gates, bila::bhl(x.beta.data(), 1, 1, L)};
-  std::vector<results> to(8);
+  const bila::rule::delta channel_delta{channels, bila::bhl(x.beta.data(), 1, 1, L)};
+  std::vector<results> to(9);
   const std::vector<member> members{
       measured("selective, none", 0, x, to[0], gates, bila::norm::none{}),
       measured("selective, max_one", 1, x, to[1], gates, bila::norm::max_one{}),
@@ -120,6 +122,7 @@ int main(int argc, char** argv) {
       measured("channel_decay, none", 0, x, to[5], channels, bila::norm::none{}),
       measured("exclusive_read, none", 0, x, to[6], exclusive, bila::norm::none{}),
       measured("delta, none", 0, x, to[7], delta, bila::norm::none{}),
+      measured("delta of channels, none", 0, x, to[8], channel_delta, bila::norm::none{}),
   };
   std::vector<std::vector<double>> forward(members.size()), gradient(members.size());
   for (int round = -2; round < rounds; ++round)

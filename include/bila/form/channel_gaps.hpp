@@ -58,8 +58,8 @@ struct channel_gap_sums {
   double* pass;                         // (Dk)
 
  private:
-  /// Adds the row `running`, less `read` if it is not null, to the gradients of the gap before the u-th token of the sweep. A gap of
-  /// decay zero has gradient zero.
+  /// Adds the row `running`, less `read` if it is not null, to the gradients of the gap before the u-th token of the sweep. A gap
+  /// of decay zero has gradient zero.
   template <class T>
   void add(const channel_gaps<Real>& to, const head<T>& x, direction way, index_t first, kernel::tile<const Real> decays, index_t u,
            const Real* read) const {

@@ -191,7 +191,7 @@ struct channel_gradient {
     const kernel::tile<Real> alpha = w.alpha.top(n), omega = w.omega.top(n);  // (n, Dk)
     const kernel::tile<const Real> unit = w.unit.top(n);
     w.weights.multiply(flags.way, x.mask.exclusive, unit, unit, w.weights.read(), w.R_read, alpha, omega);
-    if (of_gaps) {  // pairs that cross the whole chunk: total o <H, R>
+    if (of_gaps) {  // pairs that cross the whole chunk: total_c (H_c . R_c) for channel c
       for (index_t c = 0; c < Dk; ++c) {
         double sum = flags.row_sums ? static_cast<double>(w.h[c]) * static_cast<double>(r[c]) : 0;
         for (index_t d = 0; d < x.v.width; ++d) sum += static_cast<double>(w.H.row(c)[d]) * static_cast<double>(R.row(c)[d]);

@@ -57,9 +57,9 @@ kernel::tile<const Real> gaps_along(direction way, const kernel::tile<Real>& E) 
   return kernel::tile<const Real>{E.row(n), n, E.columns, -E.stride};
 }
 
-/// The decays of a chunk whose gaps have a decay for each channel, and what a state must be multiplied by when it crosses the chunk. A
-/// decay of a token is an exponential in Real. The decay of a state over a whole chunk is an exponential of the summed logs in
-/// double, so a state does not drift.
+/// The decays of a chunk whose gaps have a decay for each channel, and what a state must be multiplied by when it crosses the
+/// chunk. A decay of a token is an exponential in Real. The decay of a state over a whole chunk is an exponential of the summed
+/// logs in double, so a state does not drift.
 template <class Kernel, class Real>
 class channel_borders {
  public:

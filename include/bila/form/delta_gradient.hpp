@@ -210,9 +210,9 @@ struct delta_gradient {
                                   kernel::prefetch_queue& next, pass_flags flags) {
     const index_t n = at.count;
     prepare(x, g, w, flags.way, at);
-    const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, n), w.q);  // (n, Dk)
-    const auto v = kernel::whole_packets<Kernel>(x.v.slice(at.first, n), w.v);  // (n, Dv)
-    const kernel::tile<const Real> R = w.adjoints.inside.R(here + 1);           // (Dk, Dv)
+    const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, n), w.q);                             // (n, Dk)
+    const auto v = kernel::whole_packets<Kernel>(x.v.slice(at.first, n), w.v);                             // (n, Dv)
+    const kernel::tile<const Real> R = w.adjoints.inside.R(here + 1);                                      // (Dk, Dv)
     const kernel::tile<Real> P = lower(w.YP, n), E = w.E.top(n), U = w.U.top(n), Pi = w.kept_Pi(here, n);  // (n, Dv)
     const delta_tokens<Real> t{.QK = w.QK.top(2 * n),
                                .dQK = w.dQK.top(2 * n),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the gradient of the delta rule needs of the gaps besides delta_weights.hpp: how gradients come back from a state and from the
-// pairs inside a chunk, and the gradients of the gaps.
+// What the gradient of the delta rule needs of the gaps besides delta_weights.hpp: how gradients come back from a state and from
+// the pairs inside a chunk, and the gradients of the gaps.
 #pragma once
 
 #include <bila/config.hpp>
@@ -125,8 +125,9 @@ class delta_gap_gradients : public delta_gaps<Kernel, Real> {
   index_t padded_;
 };
 
-/// With alpha_i the decays of the channels from where the direction enters the chunk to token i, and omega_j those from token j to where
-/// it leaves the chunk, as channel_gradient (MATH.md 6.4): gradients are read without weights and then multiplied by alpha or omega.
+/// With alpha_i the decays of the channels from where the direction enters the chunk to token i, and omega_j those from token j to
+/// where it leaves the chunk, as channel_gradient (MATH.md 6.4): gradients are read without weights and then multiplied by alpha or
+/// omega.
 template <class Kernel, class Real>
 class delta_channel_gradients : public delta_channels<Kernel, Real> {
  public:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the gaps give to a chunk of the delta rule in one direction, for gaps with one decay and for gaps with a decay for each channel.
+// What the gaps give to a chunk of the delta rule in one direction, for gaps with one decay and for gaps with a decay for each
+// channel.
 #pragma once
 
 #include <bila/config.hpp>
@@ -30,7 +31,8 @@ struct weighed_rows {
 /// Whether rows meet a state as readers of what is already there: queries add what they read, keys take it away.
 enum class reader { query, key };
 
-/// The weights of gaps that have one decay: see delta_chunk. `pending` is the factor that a stored state has not been multiplied by.
+/// The weights of gaps that have one decay: see delta_chunk. `pending` is the factor that a stored state has not been multiplied
+/// by.
 template <class Kernel, class Real>
 class delta_gaps {
  public:
@@ -60,8 +62,8 @@ class delta_gaps {
   /// Forgets the weights, before a sweep in another direction.
   void start() { scanned_ = 0; }
 
-  /// Computes the weights of tokens [at, at + n), which have keys k, from the decays of their gaps. Masks without gates have the same
-  /// weights in all chunks with neighbours on both sides. Returns whether the weights changed.
+  /// Computes the weights of tokens [at, at + n), which have keys k, from the decays of their gaps. Masks without gates have the
+  /// same weights in all chunks with neighbours on both sides. Returns whether the weights changed.
   template <class T>
   bool weigh(const head<T>& x, direction way, const gap_decays& decays, index_t at, kernel::operand<Real> k) {
     const index_t n = k.rows;
@@ -77,10 +79,11 @@ class delta_gaps {
     return true;
   }
 
-  /// A_ij = rows_i . k_j times the decays between i and an earlier token j of the direction; zero elsewhere.
+  /// A_ij = rows_i . k_j times the decays from token j to token i, where j comes before i in the direction; else zero.
   void score(const kernel::tile<Real>& A, kernel::operand<Real> rows) { Kernel::score(A, rows, kt_now_, triangle(rows.rows)); }
 
-  /// Rows that read a state which entered the chunk. Rows of queries and of keys have their own memory, and stay until the next call.
+  /// Rows that read a state which entered the chunk. Rows of queries and of keys have their own memory, and stay until the next
+  /// call.
   weighed_rows<Real> reads(reader by, kernel::operand<Real> rows, const double* pending, bool inverse = false) {
     Real* const weights = by == reader::query ? reads_ : reads_ + rows.rows;
     const Real factor = static_cast<Real>((by == reader::query ? 1 : -1) * (inverse ? 1 / *pending : *pending));

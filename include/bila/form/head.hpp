@@ -128,7 +128,7 @@ BILA_NOINLINE void load_initial_state(kernel::tile<Real> S, Real* s, const head_
   for (index_t c = 0; c < S.rows; ++c) s[c] = from.z.data == nullptr ? Real(0) : from.z(c, 0);
 }
 
-/// Multiplies a state by the decay of the gap between the state and the sequence. `sums` is the number of row sums in s.
+/// Multiplies S and the first `sums` numbers of s, the state's column for row sums, by lambda. s may be null if `sums` is 0.
 template <class Real>
 BILA_NOINLINE void decay(kernel::tile<Real> S, Real* s, index_t sums, double lambda) {
   const Real factor = static_cast<Real>(lambda);

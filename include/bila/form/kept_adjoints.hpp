@@ -89,7 +89,8 @@ void prefetch_chunk(const head<T>& x, const head_gradient<T>& g, place at, kerne
 /// The adjoints R of states after chunks, and their columns r for row sums.
 template <class Kernel, class Real>
 struct kept_adjoints {
-  /// `decays`: numbers that say what an adjoint must still be multiplied by, 1 or Dk.
+  /// `decays`: how many numbers of each adjoint say what the stored adjoint must still be multiplied by: 1, or Dk for decays per
+  /// channel.
   kept_adjoints(kernel::arena& memory, head_size head, keeping kept, index_t decays)
       : rest(memory, head.Dk, head.Dv, head.Dk, std::type_identity<Kernel>()),
         inside(memory, head, kept.chunks + 1, decays),

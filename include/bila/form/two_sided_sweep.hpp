@@ -94,7 +94,7 @@ kernel::tile<const Real> partial_rows(const head<T>& x, const two_sided_sweep<Ke
     return kernel::whole_packets<Kernel>(rows<const T>(x.y.slice(first, n)), scratch);
 }
 
-/// Lets the kernels that run before tokens [first, first + n) prefetch these tokens and their rows of y.
+/// Queues tokens [first, first + n) and their rows of y. The kernels of the chunk before them prefetch what is queued.
 template <class T>
 void prefetch_tokens(kernel::prefetch_queue& next, const head<T>& x, index_t first, index_t n) {
   next.add(x.q, first, n);

@@ -35,8 +35,8 @@ BILA_ALWAYS_INLINE Packet decay_of(const Packet& log) {
 }
 
 /// Multiplies rows of q by the decay from where the sweep enters the chunk, and rows of k by the decay to where it leaves, for
-/// `Packets` packets of channels from channel c on. Row u of every tile is the u-th token of the sweep; lambda_u is its gap. qa or kw
-/// may be null.
+/// `Packets` packets of channels from channel c on. Row u of every tile is the u-th token of the sweep; lambda_u is its gap. qa or
+/// kw may be null.
 template <int Packets, class Packet, bool Exclusive, class Real>
 BILA_ALWAYS_INLINE void weigh_channels(tile<Real> qa, tile<Real> kw, tile<const Real> q, tile<const Real> k,
                                        tile<const Real> lambda, const Real* read, const Real* write, index_t c) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel layer on Eigen's packets. One register-tiled product without packing or allocation serves every verb. Eigen's own
-// product reaches 60 % of the peak at these sizes, and its order of summation depends on the address. Here the order does not.
+// The kernel layer on Eigen's packets. The verbs that multiply two matrices share one register-tiled product,
+// without packing or allocation. Eigen's own product reaches 60 % of the peak at these sizes, and its order of summation depends on
+// the address. Here the order does not.
 #pragma once
 
 #include <bila/config.hpp>

@@ -109,7 +109,7 @@ concept has_heads = requires(const Mask& mask) {
   { mask.heads() } -> std::convertible_to<index_t>;
 };
 
-/// A mask with decays per channel whose parameters say how many channels they have, which must be those of q and k.
+/// A mask with decays per channel whose parameters say how many channels they have: as many as q and k.
 template <class Mask>
 concept has_channels = requires(const Mask& mask) {
   { mask.channels() } -> std::convertible_to<index_t>;

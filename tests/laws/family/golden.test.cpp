@@ -100,8 +100,7 @@ struct prepared {
       const auto &f = beta[0].empty() ? beta[1] : beta[0], &b = beta[1].empty() ? beta[0] : beta[1];
       const auto with_rule = [&](const auto& gaps) { use(bila::rule::delta{gaps, token(f), token(b)}); };
       c.member == family::delta ? with_gaps(with_rule) : with_channels(with_rule);
-    }
-    else
+    } else
       with_gaps([&](const auto& gaps) { use(bila::mask::log_linear{gaps, level(levels[0]), level(levels[1])}); });
   }
 

@@ -24,7 +24,8 @@ struct chunk_output_call {
   std::byte* right_states;  // a stored_state for each tile and value tile
 };
 
-/// The arguments of chunk_output in a gradient. The kernel runs once for dq and then once for dk. Each run stores its right states.
+/// The arguments of chunk_output in a gradient. The kernel runs for dq, then for dk, and for dv if no kernel computes dk and dv
+/// together. The run for dv has no gate terms. The others store their right states.
 /// If gradients of gates are wanted, the run for dq also stores its left states. The states of the run for dk are adjoints. For
 /// each tile, this run multiplies its right state with the left state of the run for dq, and its left state with the right state of
 /// the run for dq. These inner products are the cross-tile gate terms <state that enters a tile, adjoint of the state that leaves

@@ -4,7 +4,8 @@
 //
 //     dq = op([dN, dZ], [v, 1], k; f, b)    dk = op([v, 1], [dN, dZ], q; b, f)    dv = op(k, q, dN; b, f)
 //
-// The last two are duals of each other. One kernel computes both where registers suffice.
+// The last two exchange keys and values. Where registers suffice, one kernel computes both from the same tiles and states: see
+// computes_dual in plan.hpp.
 #pragma once
 
 #include <bila/backend/cuda/attend.hpp>
