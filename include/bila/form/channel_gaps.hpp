@@ -6,8 +6,6 @@
 #include <bila/form/channel_weights.hpp>
 #include <bila/form/head_gradient.hpp>
 
-#include <algorithm>
-
 namespace bila {
 inline namespace v0_1 {
 namespace form {
@@ -20,62 +18,57 @@ struct channel_gap_sums {
       : to_end(memory.padded<Kernel, Real>(C, Dk)),
         to_start(memory.padded<Kernel, Real>(C, Dk)),
         pass(memory.numbers<Kernel, double>(Dk)),
-        running(memory.numbers<Kernel, Real>(Dk)),
-        of_gap(memory.numbers<Kernel, Real>(Dk)) {}
+        start_(memory.zeros<Kernel, Real>(Dk)),
+        of_gaps_(memory.padded<Kernel, Real>(C, Dk)) {}
+
+  void clear() const {
+    kernel::clear(to_end);
+    kernel::clear(to_start);
+  }
 
   /// Adds the pairs that cross a border of the chunk: row i of to_end has the products of query i with keys before the chunk, row j
   /// of to_start those of key j with queries after it, and `pass` the pairs that cross the whole chunk. `decays` are those of the
   /// gaps around the n tokens from `first` on.
   template <class T>
-  BILA_NOINLINE void add_crossing(const channel_gaps<Real>& to, const head<T>& x, direction way, index_t first,
-                                  kernel::tile<const Real> decays) const {
-    const index_t n = decays.rows - 1, Dk = decays.columns;
-    const kernel::tile<Real> rows = rows_along(way, to_end.top(n)), columns = rows_along(way, to_start.top(n));  // (n, Dk)
-    for (index_t c = 0; c < Dk; ++c) running[c] = static_cast<Real>(pass[c]);
-    for (index_t u = 0; u < n; ++u)
-      for (index_t c = 0; c < Dk; ++c) running[c] += rows.row(u)[c];
-    for (index_t u = 0; u < n; ++u) {
-      add(to, x, way, first, decays, u, x.mask.exclusive ? rows.row(u) : nullptr);
-      for (index_t c = 0; c < Dk; ++c) running[c] += columns.row(u)[c] - rows.row(u)[c];
-    }
+  void add_crossing(const channel_gaps<Real>& to, const head<T>& x, direction way, index_t first,
+                    kernel::tile<const Real> decays) const {
+    for (index_t c = 0; c < decays.columns; ++c) start_[c] = static_cast<Real>(pass[c]);
+    add(to, x, way, first, decays, start_);
   }
 
   /// Adds the pairs inside the chunk: to_end and to_start hold the products of queries and keys with each other. The pairs across
-  /// the gap before the u-th token are those of the queries from there on, less those of the keys from there on.
+  /// a gap are those of the queries behind it, less those of the keys behind it.
   template <class T>
-  BILA_NOINLINE void add_inner(const channel_gaps<Real>& to, const head<T>& x, direction way, index_t first,
-                               kernel::tile<const Real> decays) const {
-    const index_t n = decays.rows - 1, Dk = decays.columns;
-    const kernel::tile<Real> rows = rows_along(way, to_end.top(n)), columns = rows_along(way, to_start.top(n));  // (n, Dk)
-    std::fill_n(running, Dk, Real(0));
-    for (index_t u = n - 1; u >= 1; --u) {
-      for (index_t c = 0; c < Dk; ++c) running[c] += rows.row(u)[c] - columns.row(u)[c];
-      add(to, x, way, first, decays, u, x.mask.exclusive ? rows.row(u) : nullptr);
-    }
+  void add_inner(const channel_gaps<Real>& to, const head<T>& x, direction way, index_t first,
+                 kernel::tile<const Real> decays) const {
+    add(to, x, way, first, decays, nullptr);
   }
 
   kernel::tile<Real> to_end, to_start;  // (C, Dk)
   double* pass;                         // (Dk)
 
  private:
-  /// Adds the row `running`, less `read` if it is not null, to the gradients of the gap before the u-th token of the sweep. A gap
-  /// of decay zero has gradient zero.
   template <class T>
-  void add(const channel_gaps<Real>& to, const head<T>& x, direction way, index_t first, kernel::tile<const Real> decays, index_t u,
-           const Real* read) const {
-    const index_t gap = way == direction::forward ? u : decays.rows - 1 - u, t = first + gap;
-    const bool enters = t == (way == direction::forward ? 0 : x.q.count);  // the gap of the initial state
-    const Real* const decay = decays.row(gap);
-    for (index_t c = 0; c < decays.columns; ++c)
-      of_gap[c] = decay[c] > 0 ? (read == nullptr ? running[c] : running[c] - read[c]) : Real(0);
-    if (enters) return add_row(to.entering, 0);
-    add_row(to.gaps, t);
-    add_row(to.parameter, t - to.before);
+  BILA_NOINLINE void add(const channel_gaps<Real>& to, const head<T>& x, direction way, index_t first,
+                         kernel::tile<const Real> decays, const Real* start) const {
+    const index_t n = decays.rows - 1;
+    Kernel::sum_gaps(of_gaps_.top(n), rows_along(way, to_end.top(n)), rows_along(way, to_start.top(n)), start,
+                     gaps_along(way, decays), x.mask.exclusive);
+    for (index_t u = 0; u < n; ++u) {
+      const index_t t = first + (way == direction::forward ? u : n - u);
+      if (t == (way == direction::forward ? 0 : x.q.count)) {  // the gap of the initial state
+        add_row(to.entering, 0, u);
+        continue;
+      }
+      add_row(to.gaps, t, u);
+      add_row(to.parameter, t - to.before, u);
+    }
   }
 
-  /// Adds the gap's gradient to row t of `to`.
-  void add_row(const rows<Real>& to, index_t t) const {
+  /// Adds the gradient of the gap before the u-th token of the sweep to row t of `to`.
+  void add_row(const rows<Real>& to, index_t t, index_t u) const {
     if (to.data == nullptr) return;
+    const Real* const of_gap = of_gaps_.row(u);
     if (to.column_stride == 1) {
       Real* const there = &to(t, 0);
       for (index_t c = 0; c < to.width; ++c) there[c] += of_gap[c];
@@ -84,7 +77,8 @@ struct channel_gap_sums {
     }
   }
 
-  Real *running, *of_gap;  // (Dk) running sums over gaps; a gap's gradient
+  Real* start_;                 // (Dk) pairs that cross the whole chunk
+  kernel::tile<Real> of_gaps_;  // (C, Dk) gradients of gaps, in the order of the sweep
 };
 
 }  // namespace BILA_UNIT

@@ -66,6 +66,7 @@ struct channel_gradient {
           a_here(memory.numbers<Kernel, Real>(size)),
           b_here(memory.numbers<Kernel, Real>(size)),
           bonus(memory.numbers<Kernel, Real>(head.Dk)),
+          pairs(memory.numbers<Kernel, Real>(head.Dk)),
           dots(memory.numbers<Kernel, double>(size)),
           gap_sums(memory, size, head.Dk),
           weights(memory, head, size),
@@ -82,6 +83,7 @@ struct channel_gradient {
     compensation<Real> rest;                         // (Dk, Dv) (Dk) rounding errors of H and h
     Real *a, *b, *ones;                              // (L) dN_i = a_i dy_i, dZ_i = b_i; (C) ones
     Real *a_here, *b_here, *bonus;                   // (C) a and b of the chunk; (Dk) weights of the channels on the diagonal
+    Real* pairs;                                     // (Dk) products of queries and keys of the same token, summed over a chunk
     double* dots;                                    // (C) dots dy_i . y_i
     channel_gap_sums<Kernel, Real> gap_sums;         // q o dq and k o dk
     channel_weights<Kernel, Real> weights;
@@ -181,9 +183,9 @@ struct channel_gradient {
     const auto dq = open_sum<Kernel>(g.q, at.first, w.dq.top(n), flags), dk = open_sum<Kernel>(g.k, at.first, w.dk.top(n), flags);
     const auto dv = open_sum<Kernel>(g.v, at.first, w.dv.top(n), flags);
     const bool of_gaps = g.channels(flags.way).wanted();
-    const kernel::tile<Real> to_end = w.gap_sums.to_end.top(n), to_start = w.gap_sums.to_start.top(n);  // (n, Dk)
-    kernel::clear(to_end);
-    kernel::clear(to_start);
+    w.gap_sums.clear();
+    const kernel::tile<Real> none, to_end = of_gaps ? w.gap_sums.to_end.top(n) : none,
+                                   to_start = of_gaps ? w.gap_sums.to_start.top(n) : none;  // (n, Dk)
 
     // read_c is what H must still be multiplied by, so that the weighed tiles read the true H; R's factors join omega.
     const double total = w.weights.weigh(x, flags.way, at.first, n, w.H_pending);
@@ -192,10 +194,11 @@ struct channel_gradient {
     const kernel::tile<const Real> unit = w.unit.top(n);
     w.weights.multiply(flags.way, x.mask.exclusive, unit, unit, w.weights.read(), w.R_read, alpha, omega);
     if (of_gaps) {  // pairs that cross the whole chunk: total_c (H_c . R_c) for channel c
+      double* const pass = w.gap_sums.pass;
+      Kernel::template dots<Real>(pass, w.H, R);
       for (index_t c = 0; c < Dk; ++c) {
-        double sum = flags.row_sums ? static_cast<double>(w.h[c]) * static_cast<double>(r[c]) : 0;
-        for (index_t d = 0; d < x.v.width; ++d) sum += static_cast<double>(w.H.row(c)[d]) * static_cast<double>(R.row(c)[d]);
-        w.gap_sums.pass[c] = w.weights.total()[c] * static_cast<double>(w.weights.read()[c]) * R_pending[c] * sum;
+        if (flags.row_sums) pass[c] += static_cast<double>(w.h[c]) * static_cast<double>(r[c]);
+        pass[c] *= w.weights.total()[c] * static_cast<double>(w.weights.read()[c]) * R_pending[c];
       }
     }
     Kernel::transpose(w.Ht, kernel::tile<const Real>(w.H));
@@ -214,12 +217,8 @@ struct channel_gradient {
                     .A = kernel::one_row(sums == nullptr ? sums : sums_weights, n),
                     .v = kernel::one_row(sums, Dk)},
                    &next);
-      for (index_t i = 0; i < n; ++i)
-        for (index_t c = 0; c < part.stride; ++c) {
-          const Real term = part.row(i)[c] * decays.row(i)[c];
-          N.to.row(i)[c] = N.started ? N.to.row(i)[c] + term : term;
-          sums_of_gap.row(i)[c] += term * of.row(i)[c];
-        }
+      if (!N.started) kernel::clear(N.to);
+      Kernel::add_products(N.to, sums_of_gap, part, decays, of);
     };
     add_read(dk, w.ones, v, w.Rt, w.ones, flags.row_sums ? r : nullptr, omega, k, to_start);
     for (index_t i = 0; i < n; ++i)
@@ -279,33 +278,36 @@ struct channel_gradient {
     for (const direction side : {direction::forward, direction::backward}) {
       if (x.direction == other(side)) continue;
       const kernel::tile<const Real> gaps = side == direction::forward ? forward : backward;
+      const bool of_gaps = g.channels(side).wanted();
       const auto collect = [&](bool of_keys, kernel::tile<const Real> from, const kernel::tile<Real>& to,
                                kernel::tile<const Real> of, const kernel::tile<Real>& products) {
         const kernel::tile<Real> part = w.part.top(n);  // (n, Dk)
         kernel::clear(part);
         Kernel::collect_channels(part, G, from, gaps, side, of_keys, exclusive);
-        for (index_t i = 0; i < n; ++i)
-          for (index_t c = 0; c < part.stride; ++c) {
-            to.row(i)[c] += part.row(i)[c];
-            products.row(i)[c] = part.row(i)[c] * of.row(i)[c];
-          }
+        Kernel::add_products(to, of_gaps ? products : kernel::tile<Real>{}, part, kernel::tile<const Real>{}, of);
       };
+      w.gap_sums.clear();
       collect(false, k, out.dq, q, w.gap_sums.to_end);
       collect(true, q, out.dk, k, w.gap_sums.to_start);
       if (g.channels(side).wanted()) w.gap_sums.add_inner(g.channels(side), x, side, first, gaps);
     }
+    // The pairs of a token with itself.
+    Real* const pairs = w.pairs;
+    std::fill_n(pairs, Dk, Real(0));
     for (index_t i = 0; i < n; ++i) {
       const Real slope = G.row(i)[i];
-      double sum = 0;
+      const Real *const qi = q.row(i), *const ki = k.row(i);
+      Real *const dqi = out.dq.row(i), *const dki = out.dk.row(i);
       for (index_t c = 0; c < Dk; ++c) {
-        const Real weight = slope * own[c];
-        out.dq.row(i)[c] += weight * k.row(i)[c];
-        out.dk.row(i)[c] += weight * q.row(i)[c];
-        const Real pair = slope * q.row(i)[c] * k.row(i)[c];
-        sum += static_cast<double>(pair) * static_cast<double>(w.bonus[c]);
-        if (g.bonus != nullptr) g.bonus[c] += x.diagonal * static_cast<double>(pair);
+        const Real by_q = slope * qi[c], by_k = slope * ki[c];
+        dqi[c] += own[c] * by_k;
+        dki[c] += own[c] * by_q;
+        pairs[c] += by_q * ki[c];
       }
-      g.diagonal += sum;
+    }
+    for (index_t c = 0; c < Dk; ++c) {
+      g.diagonal += static_cast<double>(pairs[c]) * static_cast<double>(w.bonus[c]);
+      if (g.bonus != nullptr) g.bonus[c] += x.diagonal * static_cast<double>(pairs[c]);
     }
   }
 };

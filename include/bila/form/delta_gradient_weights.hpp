@@ -137,6 +137,7 @@ class delta_channel_gradients : public delta_channels<Kernel, Real> {
         ut_(memory.padded<Kernel, Real>(head.Dv, C)),
         G_(memory.padded<Kernel, Real>(2 * C, C)),
         part_(memory.padded<Kernel, Real>(C, head.Dk)),
+        back_(memory.padded<Kernel, Real>(2 * C, head.Dk)),
         signs_(memory.numbers<Kernel, Real>(2 * C)),
         sums_(memory, C, head.Dk) {}
 
@@ -161,28 +162,25 @@ class delta_channel_gradients : public delta_channels<Kernel, Real> {
                  kernel::prefetch_queue& next) {
     const index_t n = t.count();
     fill_signs(n);
-    Kernel::read(t.dQK, {.q = t.YP, .S = Ht, .weights = signs_}, &next);
-    Kernel::read(t.dk, {.q = t.U, .S = Rt, .weights = this->ones_}, &next);
+    Kernel::read(back_.top(2 * n), {.q = t.YP, .S = Ht, .weights = signs_}, &next);
+    Kernel::read(part_.top(n), {.q = t.U, .S = Rt, .weights = this->ones_}, &next);
     const kernel::tile<const Real> alpha = this->reads(reader::query, unit_.top(n), by.H_pending).x,
                                    omega = this->writes(unit_.top(n), by.R_pending, false).x;  // (n, Dk)
-    for (index_t i = 0; i < n; ++i)
-      for (index_t c = 0; c < t.dk.stride; ++c) {
-        t.dQK.row(i)[c] *= alpha.row(i)[c];
-        t.dQK.row(n + i)[c] *= alpha.row(i)[c];
-        t.dk.row(i)[c] *= omega.row(i)[c];
-      }
+    const kernel::tile<Real> to_end = sums_.to_end.top(n), to_start = sums_.to_start.top(n);   // (n, Dk)
+    sums_.clear();
+    kernel::clear(t.dQK);
+    kernel::clear(t.dk);
+    Kernel::add_products(t.dQK.top(n), to_end, back_.top(n), alpha, t.QK.top(n));
+    Kernel::add_products(below(t.dQK, n), to_end, below(back_, n), alpha, t.k());
+    Kernel::add_products(t.dk, to_start, part_.top(n), omega, t.k());
   }
 
   template <class T>
   void add_crossing(const head<T>& x, head_gradient<T>& g, direction way, index_t at, const delta_tokens<Real>& t,
                     const state_pair<Real>& by) {
     const index_t n = t.count();
-    fill_products(t);
-    for (index_t c = 0; c < by.H.rows; ++c) {
-      double sum = 0;
-      for (index_t d = 0; d < by.H.columns; ++d) sum += static_cast<double>(by.H.row(c)[d]) * static_cast<double>(by.R.row(c)[d]);
-      sums_.pass[c] = this->weights_.total()[c] * by.H_pending[c] * by.R_pending[c] * sum;
-    }
+    Kernel::template dots<Real>(sums_.pass, by.H, by.R);
+    for (index_t c = 0; c < by.H.rows; ++c) sums_.pass[c] *= this->weights_.total()[c] * by.H_pending[c] * by.R_pending[c];
     sums_.add_crossing(g.channels(way), x, way, at, this->weights_.decays(way, n));
   }
 
@@ -195,19 +193,14 @@ class delta_channel_gradients : public delta_channels<Kernel, Real> {
     Kernel::transpose(ut, t.U);
     Kernel::score(G, t.YP, ut, kernel::rank_one<Real>{signs_, this->ones_});
     const auto gaps = this->weights_.decays(way, n);  // (n + 1, Dk)
-    kernel::clear(sums_.to_end);
-    kernel::clear(sums_.to_start);
+    sums_.clear();
     // In the verb the rows of G are keys. Here they are readers, which come later in the direction than the columns.
     const auto collect = [&](bool of_rows, kernel::tile<Real> scores, kernel::tile<const Real> from, kernel::tile<Real> to,
                              kernel::tile<const Real> products_with, const kernel::tile<Real>& products) {
       const kernel::tile<Real> part = part_.top(n);  // (n, Dk)
       kernel::clear(part);
       Kernel::collect_channels(part, scores, from, gaps, other(way), of_rows, false);
-      for (index_t i = 0; i < n; ++i)
-        for (index_t c = 0; c < part.stride; ++c) {
-          to.row(i)[c] += part.row(i)[c];
-          products.row(i)[c] += part.row(i)[c] * products_with.row(i)[c];
-        }
+      Kernel::add_products(to, products, part, kernel::tile<const Real>{}, products_with);
     };
     const kernel::tile<Real> q = t.QK.top(n), k = t.k(), dk_reading{t.dQK.row(n), n, t.dQK.columns, t.dQK.stride};  // (n, Dk)
     const kernel::tile<Real> G_of_queries{G.data, n, n, G.stride};                                                  // (n, n)
@@ -224,18 +217,10 @@ class delta_channel_gradients : public delta_channels<Kernel, Real> {
     std::fill_n(signs_ + n, n, Real(-1));
   }
 
-  /// Writes the products of readers and writers with what came back to them.
-  void fill_products(const delta_tokens<Real>& t) {
-    const index_t n = t.count();
-    for (index_t i = 0; i < n; ++i)
-      for (index_t c = 0; c < t.dk.stride; ++c) {
-        sums_.to_end.row(i)[c] = t.QK.row(i)[c] * t.dQK.row(i)[c] + t.QK.row(n + i)[c] * t.dQK.row(n + i)[c];
-        sums_.to_start.row(i)[c] = t.QK.row(n + i)[c] * t.dk.row(i)[c];
-      }
-  }
+  static kernel::tile<Real> below(kernel::tile<Real> x, index_t n) { return {x.row(n), n, x.columns, x.stride}; }
 
-  kernel::tile<Real> unit_, ut_, G_, part_;  // (C, Dk) ones; (Dv, C) (2 C, C) (C, Dk)
-  Real* signs_;                              // (2 C) ones, then minus ones
+  kernel::tile<Real> unit_, ut_, G_, part_, back_;  // (C, Dk) ones; (Dv, C) (2 C, C) (C, Dk) (2 C, Dk)
+  Real* signs_;                                     // (2 C) ones, then minus ones
   channel_gap_sums<Kernel, Real> sums_;
 };
 

@@ -67,8 +67,8 @@ struct mask_view {
   error_message (*ask_wrong_channels)(const void* mask, index_t b, index_t h, const segment& piece, index_t Dk) = nullptr;
   /// Writes the log weights of keys [first, first + count).
   void (*ask_log_weights)(const void* outer, index_t b, index_t h, index_t first, index_t count, double* to) = nullptr;
-  /// Writes beta of tokens [first, first + count) in direction `way`: the part that a token replaces of what the state holds for the
-  /// token's key.
+  /// Writes beta of tokens [first, first + count) in direction `way`: the part that a token replaces of what the state holds for
+  /// the token's key.
   void (*ask_strengths)(const void* outer, direction way, index_t b, index_t h, index_t first, index_t count, Real* to) = nullptr;
   /// Writes the weights of levels [0, levels) of queries [first, first + count), `stride` numbers for each query.
   void (*ask_levels)(const void* outer, direction way, index_t b, index_t h, index_t first, index_t count, index_t levels, Real* to,

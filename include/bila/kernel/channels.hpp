@@ -191,6 +191,46 @@ struct channel_packets {
       collect_side<packet<Real>, skipped_gap::last>(to, from, gaps, weight);
   }
 
+  template <class Real>
+  static BILA_NOINLINE void add_products(const tile<Real>& N, const tile<Real>& P, operand<Real> x, operand<Real> w,
+                                         operand<Real> y) {
+    for (index_t i = 0; i < x.rows; ++i)
+      for (index_t c = 0; c < x.columns; c += lanes<Real>) {
+        packet<Real> t = simd::ploadu<packet<Real>>(x.row(i) + c);
+        if (w.data != nullptr) t = simd::pmul(t, simd::ploadu<packet<Real>>(w.row(i) + c));
+        add_to(N.row(i) + c, t);
+        if (P.data != nullptr) add_to(P.row(i) + c, simd::pmul(t, simd::ploadu<packet<Real>>(y.row(i) + c)));
+      }
+  }
+
+  template <class Real>
+  static BILA_NOINLINE void sum_gaps(const tile<Real>& D, operand<Real> rows, operand<Real> columns, const Real* start,
+                                     operand<Real> lambda, bool exclusive) {
+    const index_t n = rows.rows;
+    const packet<Real> zero = simd::pset1<packet<Real>>(Real(0));
+    for (index_t c = 0; c < rows.columns; c += lanes<Real>) {
+      const auto load = [c](const Real* row) BILA_LAMBDA_INLINE { return simd::ploadu<packet<Real>>(row + c); };
+      const auto store = [&](index_t u, const packet<Real>& sum) BILA_LAMBDA_INLINE {
+        const packet<Real> gap = exclusive ? simd::psub(sum, load(rows.row(u))) : sum;
+        simd::pstoreu(D.row(u) + c, simd::pand(gap, simd::pcmp_lt(zero, load(lambda.row(u)))));
+      };
+      packet<Real> sum = start == nullptr ? zero : load(start);
+      if (start != nullptr) {
+        for (index_t u = 0; u < n; ++u) sum = simd::padd(sum, load(rows.row(u)));
+        for (index_t u = 0; u < n; ++u) {
+          store(u, sum);
+          sum = simd::padd(sum, simd::psub(load(columns.row(u)), load(rows.row(u))));
+        }
+      } else {
+        for (index_t u = n - 1; u > 0; --u) {
+          sum = simd::padd(sum, simd::psub(load(rows.row(u)), load(columns.row(u))));
+          store(u, sum);
+        }
+        simd::pstoreu(D.row(0) + c, zero);
+      }
+    }
+  }
+
  private:
   template <class Real, bool Exclusive>
   [[gnu::flatten]] static BILA_NOINLINE void score_keys(const tile<Real>& A, Real* z, operand<Real> k, operand<Real> q,

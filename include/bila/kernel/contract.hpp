@@ -44,6 +44,12 @@
 //                                      queries: N_i += sum_j G_ji x_j o decay(j, i),  keys: N_j += sum_i G_ji x_i o decay(j, i),
 //                                      over the pairs on the side of `way`, without the diagonal
 //
+//   add_products(N, P, x, w, y)        N_i += x_i o w_i,  P_i += x_i o w_i o y_i; null w: ones; P may be null
+//   sum_gaps(D, rows, columns, start, lambda, exclusive)
+//                                      D_u = start + sum_{m >= u} rows_m + sum_{m < u} columns_m, or without start
+//                                      D_u = sum_{m >= u} (rows_m - columns_m), D_0 = 0; exclusive: less rows_u; 0 where lambda_u
+//                                      is 0
+//
 //   sum_levels(D, E, way)              D_li = sum_j E_ji over the keys of level l on that side; 0 on level 0     (levels, n) (n, n)
 //   score_gradient(A, to, v, dyt, by, M)   g = numerator_i (v_j . dy_i) + row_sum_i,  E_ji = g A_ji,  G_ji = g M_ji,
 //                                      A_ji = numerator_i A_ji;  numerator, row_sum: slopes of the norm, in `by`

@@ -208,6 +208,31 @@ struct reference {
   }
 
   template <class Real>
+  static void add_products(const tile<Real>& N, const tile<Real>& P, operand<Real> x, operand<Real> w, operand<Real> y) {
+    for (index_t i = 0; i < x.rows; ++i)
+      for (index_t c = 0; c < x.columns; ++c) {
+        const Real t = w.data == nullptr ? x.row(i)[c] : x.row(i)[c] * w.row(i)[c];
+        N.row(i)[c] += t;
+        if (P.data != nullptr) P.row(i)[c] += t * y.row(i)[c];
+      }
+  }
+
+  template <class Real>
+  static void sum_gaps(const tile<Real>& D, operand<Real> rows, operand<Real> columns, const Real* start, operand<Real> lambda,
+                       bool exclusive) {
+    for (index_t u = 0; u < rows.rows; ++u)
+      for (index_t c = 0; c < rows.columns; ++c) {
+        wide<Real> sum = start == nullptr ? 0 : start[c];
+        for (index_t m = u + exclusive; m < rows.rows; ++m) sum += rows.row(m)[c];
+        if (start != nullptr)
+          for (index_t m = 0; m < u; ++m) sum += columns.row(m)[c];
+        else
+          for (index_t m = u; m < rows.rows; ++m) sum -= columns.row(m)[c];
+        D.row(u)[c] = lambda.row(u)[c] > 0 && (start != nullptr || u > 0) ? static_cast<Real>(sum) : Real(0);
+      }
+  }
+
+  template <class Real>
   static void transpose(tile<Real> kt, operand<Real> k) {
     for (index_t d = 0; d < k.columns; ++d)
       for (index_t j = 0; j < k.rows; ++j) kt.row(d)[j] = k.row(j)[d];
