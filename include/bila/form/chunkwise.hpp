@@ -114,7 +114,7 @@ struct chunkwise::engine : chunkwise {
       kernel::prefetch_queue next;
       if (step + 1 < chunks) {
         const index_t then = first + (forwards ? step + 1 : chunks - 2 - step) * C;
-        prefetch_tokens(next, x, then, (std::min)(C, last - then));
+        prefetch_tokens(next, x, way, then, (std::min)(C, last - then));
       }
       weights.weigh(x, at, q, k);
       if (flags.has_partial)

@@ -146,7 +146,7 @@ struct delta_chunkwise {
       kernel::prefetch_queue next;
       if (step + 1 < chunks) {
         const index_t then = first + (forwards ? step + 1 : chunks - 2 - step) * C;
-        prefetch_tokens(next, x, then, (std::min)(C, last - then));
+        prefetch_tokens(next, x, way, then, (std::min)(C, last - then));
       }
       tokens.weights.weigh(x, way, gaps.of(x, at, n), at, k);
       x.mask.strengths(way, at, n, tokens.beta);

@@ -76,6 +76,7 @@ void close_sum(const gradient_rows<T>& g, index_t first, kernel::tile<Real> x, p
 
 template <class T>
 void prefetch_chunk(const head<T>& x, const head_gradient<T>& g, place at, kernel::prefetch_queue& next, pass_flags flags) {
+  x.mask.prefetch_channels(flags.way, at.first, at.count, next);
   next.add(x.q, at.first, at.count);
   next.add(x.k, at.first, at.count);
   next.add(x.v, at.first, at.count);

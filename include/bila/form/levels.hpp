@@ -137,7 +137,7 @@ struct level_chunks {
       kernel::prefetch_queue next;
       if (step + 1 < chunks) {
         const index_t then = first + (forwards ? step + 1 : chunks - 2 - step) * C;
-        prefetch_tokens(next, x, then, (std::min)(C, last - then));
+        prefetch_tokens(next, x, way, then, (std::min)(C, last - then));
       }
       const gap_decays decays = gaps.of(x, at, n);
       scan_border(x, way, at, decays, n, w.border);

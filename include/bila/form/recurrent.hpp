@@ -113,7 +113,7 @@ struct recurrent {
       kernel::prefetch_queue next;
       if (turn + 1 < blocks) {
         const index_t then = first + (forwards ? turn + 1 : blocks - 2 - turn) * block;
-        prefetch_tokens(next, x, then, (std::min)(block, last - then));
+        prefetch_tokens(next, x, way, then, (std::min)(block, last - then));
       }
       if (flags.has_partial)
         std::copy_n(m.z + at, z == nullptr ? 0 : n, w.z);

@@ -96,7 +96,8 @@ kernel::tile<const Real> partial_rows(const head<T>& x, const two_sided_sweep<Ke
 
 /// Queues tokens [first, first + n) and their rows of y. The kernels of the chunk before them prefetch what is queued.
 template <class T>
-void prefetch_tokens(kernel::prefetch_queue& next, const head<T>& x, index_t first, index_t n) {
+void prefetch_tokens(kernel::prefetch_queue& next, const head<T>& x, direction way, index_t first, index_t n) {
+  x.mask.prefetch_channels(way, first, n, next);
   next.add(x.q, first, n);
   next.add(x.k, first, n);
   next.add(x.v, first, n);

@@ -8,6 +8,7 @@
 #include <bila/call/segments.hpp>
 #include <bila/config.hpp>
 #include <bila/form/ends.hpp>
+#include <bila/kernel/prefetch.hpp>
 #include <bila/kernel/tile.hpp>
 #include <bila/mask/concepts.hpp>
 #include <bila/norm/concepts.hpp>
@@ -32,7 +33,7 @@ inline namespace BILA_UNIT {
 /// A mask whose decays per channel lie in memory, a row for each gap.
 template <class Mask>
 concept has_gate_rows = requires(const Mask& mask, index_t n) {
-  mask.gate_row(direction::forward, n, n, n).column_stride;
+  mask.gate_rows(direction::forward, n, n, n, n).column_stride;
 };
 
 /// A view of any mask, for a call in Real. Checks use the pointers once a call. Forms use them for many tokens at a time.
@@ -61,6 +62,9 @@ struct mask_view {
   /// Writes the log decays of gaps [first, first + count), Dk numbers for each gap, `stride` apart; positive ones become 0.
   void (*ask_channels)(const void* mask, index_t b, index_t h, direction way, index_t first, index_t count, index_t Dk, Real* to,
                        index_t stride) = nullptr;
+  /// Queues the memory of the same log decays to be prefetched. Null if they do not lie in memory.
+  void (*ask_prefetch_channels)(const void* mask, index_t b, index_t h, direction way, index_t first, index_t count,
+                                kernel::prefetch_queue& next) = nullptr;
   /// Writes the weights of the channels for a query's own token.
   void (*ask_bonus)(const void* outer, index_t h, index_t Dk, Real* to) = nullptr;
   /// Returns what is wrong with the values of the decays inside a segment. Null if gaps have one decay.
@@ -178,6 +182,15 @@ void add_own_parameter(mask_view<Real>& view, const Mask& mask) {
   }
 }
 
+/// Copies a row of log decays; positive ones become 0. Compilers turn this loop into packets.
+template <class T, class Real>
+void copy_log_decays(const T* from, index_t Dk, Real* to) {
+  for (index_t d = 0; d < Dk; ++d) {
+    const Real log = static_cast<Real>(from[d]);
+    to[d] = log < 0 ? log : Real(0);
+  }
+}
+
 /// Adds the pointers to decays per channel.
 template <class Real, class Mask>
 void add_channels(mask_view<Real>& view, const Mask& gaps) {
@@ -188,28 +201,32 @@ void add_channels(mask_view<Real>& view, const Mask& gaps) {
   view.ask_channels = [](const void* any, index_t b, index_t h, direction way, index_t first, index_t count, index_t Dk, Real* to,
                          index_t stride) {
     const Mask& asked = *static_cast<const Mask*>(any);
-    const auto copy = [Dk](Real* row, const auto& at) {
-      for (index_t d = 0; d < Dk; ++d) row[d] = (std::min)(Real(0), static_cast<Real>(at(d)));
-    };
-    for (index_t t = first; t < first + count; ++t, to += stride) {
-      if constexpr (has_gate_rows<Mask>) {
-        const auto row = asked.gate_row(way, b, h, t);
-        if (row.column_stride == 1)
-          copy(to, [x = row.data](index_t d) { return x[d]; });
+    if constexpr (has_gate_rows<Mask>) {
+      const auto logs = asked.gate_rows(way, b, h, first, count);
+      for (index_t t = 0; t < count; ++t, to += stride)
+        if (logs.column_stride == 1)
+          copy_log_decays(&logs(t, 0), Dk, to);
         else
-          copy(to, [&](index_t d) { return row(0, d); });
-      } else {
-        copy(to,
-             [&](index_t d) { return way == direction::forward ? asked.log_forward(b, h, t, d) : asked.log_backward(b, h, t, d); });
-      }
+          for (index_t d = 0; d < Dk; ++d) to[d] = (std::min)(Real(0), static_cast<Real>(logs(t, d)));
+    } else {
+      for (index_t t = first; t < first + count; ++t, to += stride)
+        for (index_t d = 0; d < Dk; ++d) {
+          const double log = way == direction::forward ? asked.log_forward(b, h, t, d) : asked.log_backward(b, h, t, d);
+          to[d] = (std::min)(Real(0), static_cast<Real>(log));
+        }
     }
   };
+  if constexpr (has_gate_rows<Mask>)
+    view.ask_prefetch_channels = [](const void* any, index_t b, index_t h, direction way, index_t first, index_t count,
+                                    kernel::prefetch_queue& next) {
+      next.add(static_cast<const Mask*>(any)->gate_rows(way, b, h, first, count), 0, count);
+    };
   view.ask_wrong_channels = [](const void* any, index_t b, index_t h, const segment& piece, index_t Dk) -> error_message {
     const Mask& asked = *static_cast<const Mask*>(any);
     for (index_t t = piece.first + 1; t < piece.first + piece.count; ++t)
       for (const direction way : {direction::forward, direction::backward}) {
         if constexpr (has_gate_rows<Mask>)
-          if (const auto row = asked.gate_row(way, b, h, t); row.column_stride == 1 && detail::are_log_decays(row.data, Dk))
+          if (const auto row = asked.gate_rows(way, b, h, t, 1); row.column_stride == 1 && detail::are_log_decays(row.data, Dk))
             continue;
         for (index_t d = 0; d < Dk; ++d) {
           const double log = way == direction::forward ? asked.log_forward(b, h, t, d) : asked.log_backward(b, h, t, d);
@@ -303,6 +320,13 @@ struct head_mask : mask_view<Real> {
   /// Writes the log decays per channel of gaps [t, t + rows of `to`).
   void channels(direction way, index_t t, const kernel::tile<Real>& to) const {
     this->ask_channels(this->mask, b, h, way, first + t, to.rows, to.columns, to.data, to.stride);
+  }
+
+  /// Queues the log decays per channel of gaps [t, t + count) to be prefetched, if they lie in memory. Gap 0 is not read.
+  void prefetch_channels(direction way, index_t t, index_t count, kernel::prefetch_queue& next) const {
+    const index_t starts = t == 0 ? 1 : 0;
+    if (this->ask_prefetch_channels != nullptr)
+      this->ask_prefetch_channels(this->mask, b, h, way, first + t + starts, count - starts, next);
   }
 
   void bonus(index_t Dk, Real* to) const { this->ask_bonus(this->outer, own_head, Dk, to); }

@@ -53,9 +53,9 @@ struct channel_decay {
     return crossing == gate::earlier || crossing == before ? t - 1 : t;
   }
 
-  /// The decays of gap t in memory: a row of Dk numbers.
-  rows<const T> gate_row(direction way, index_t b, index_t h, index_t t) const {
-    return head_rows(log_decay, b, h, token(way, t), 1);
+  /// The decays of gaps [t, t + n) in memory: a row of Dk numbers for each gap.
+  rows<const T> gate_rows(direction way, index_t b, index_t h, index_t t, index_t n) const {
+    return head_rows(log_decay, b, h, token(way, t), n);
   }
 
   BILA_ALWAYS_INLINE error_message validate(index_t B, index_t H, index_t L) const {
@@ -87,8 +87,8 @@ struct two_sided_channels {
     return static_cast<double>(backward_gaps(b, h, t, d));
   }
 
-  rows<const T> gate_row(direction way, index_t b, index_t h, index_t t) const {
-    return head_rows(way == direction::forward ? forward_gaps : backward_gaps, b, h, t, 1);
+  rows<const T> gate_rows(direction way, index_t b, index_t h, index_t t, index_t n) const {
+    return head_rows(way == direction::forward ? forward_gaps : backward_gaps, b, h, t, n);
   }
 
   BILA_ALWAYS_INLINE error_message validate(index_t B, index_t H, index_t L) const {
