@@ -41,7 +41,9 @@ struct level_options {
   std::vector<index_t> offsets, lengths;
   layout where[7] = {};
 
-  index_t levels() const { return std::bit_width(static_cast<std::uint64_t>(std::max<index_t>(L, 1) - 1)) + 1 + spare; }
+  index_t levels() const {
+    return static_cast<index_t>(std::bit_width(static_cast<std::uint64_t>(std::max<index_t>(L, 1) - 1))) + 1 + spare;
+  }
 
   /// The segment of token t: its first token and its length, 0 for padding.
   std::pair<index_t, index_t> segment(index_t b, index_t t) const {
