@@ -110,6 +110,12 @@ struct channel_gradient {
   }
 
  private:
+  /// The numbers in the whole packets of a row. A row in the caller's memory has no more, whatever the stride of the scratch tiles.
+  template <class Kernel, class Real>
+  static constexpr index_t whole_width(index_t Dk) {
+    return kernel::round_up(Dk, Kernel::template lanes<Real>);
+  }
+
   template <class Kernel, class T, class Real>
   void one_way(const head<T>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, pass_flags flags) const {
     const index_t L = x.q.count;
@@ -170,7 +176,7 @@ struct channel_gradient {
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void chunk(const head<T>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, place at, index_t adjoint,
                                   kernel::prefetch_queue& next, pass_flags flags) {
-    const index_t n = at.count, Dk = x.q.width;
+    const index_t n = at.count, Dk = x.q.width, width = whole_width<Kernel, Real>(Dk);
     const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, n), w.q);     // (n, Dk)
     const auto k = kernel::whole_packets<Kernel>(x.k.slice(at.first, n), w.k);     // (n, Dk)
     const auto v = kernel::whole_packets<Kernel>(x.v.slice(at.first, n), w.v);     // (n, Dv)
@@ -215,7 +221,7 @@ struct channel_gradient {
                     .v = kernel::one_row(sums, Dk)},
                    &next);
       for (index_t i = 0; i < n; ++i)
-        for (index_t c = 0; c < part.stride; ++c) {
+        for (index_t c = 0; c < width; ++c) {
           const Real term = part.row(i)[c] * decays.row(i)[c];
           N.to.row(i)[c] = N.started ? N.to.row(i)[c] + term : term;
           sums_of_gap.row(i)[c] += term * of.row(i)[c];
@@ -223,7 +229,7 @@ struct channel_gradient {
     };
     add_read(dk, w.ones, v, w.Rt, w.ones, flags.row_sums ? r : nullptr, omega, k, to_start);
     for (index_t i = 0; i < n; ++i)
-      for (index_t c = 0; c < omega.stride; ++c) w.weighed.row(i)[c] = k.row(i)[c] * omega.row(i)[c];
+      for (index_t c = 0; c < width; ++c) w.weighed.row(i)[c] = k.row(i)[c] * omega.row(i)[c];
     Kernel::read(dv.to, {.q = w.weighed.top(n), .S = R, .weights = w.ones, .partial = dv.partial()}, &next);
     add_read(dq, w.a + at.first, dy, w.Ht, w.b + at.first, flags.row_sums ? w.h : nullptr, alpha, q, to_end);
     if (of_gaps) w.gap_sums.add_crossing(g.channels(flags.way), x, flags.way, at.first, w.weights.decays(flags.way, n));
@@ -255,7 +261,7 @@ struct channel_gradient {
   static BILA_NOINLINE void block(const head<T>& x, head_gradient<T>& g, direction way, index_t first, const tokens<const Real>& in,
                                   const sums<Real>& out, scratch<Kernel, Real>& w) {
     const auto& [q, k, v, dy] = in;
-    const index_t n = q.rows, Dk = x.q.width;
+    const index_t n = q.rows, Dk = x.q.width, width = whole_width<Kernel, Real>(Dk);
     const bool exclusive = x.mask.exclusive;
     const kernel::tile<Real> dyt{w.dyt.data, v.columns, n, w.dyt.stride};  // (Dv, n)
     const kernel::tile<Real> A{w.A.data, n, n, w.A.stride}, G{w.G.data, n, n, w.G.stride}, E{w.E.data, n, n, w.E.stride};  // (n, n)
@@ -285,7 +291,7 @@ struct channel_gradient {
         kernel::clear(part);
         Kernel::collect_channels(part, G, from, gaps, side, of_keys, exclusive);
         for (index_t i = 0; i < n; ++i)
-          for (index_t c = 0; c < part.stride; ++c) {
+          for (index_t c = 0; c < width; ++c) {
             to.row(i)[c] += part.row(i)[c];
             products.row(i)[c] = part.row(i)[c] * of.row(i)[c];
           }

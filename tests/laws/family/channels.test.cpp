@@ -534,3 +534,36 @@ TEST_CASE("gradients of decays per channel do not depend on threads, and float i
     CHECK((full.q == of_four.q && full.k == of_four.k && full.v == of_four.v && full.gates == of_four.gates));
   }
 }
+
+TEMPLATE_TEST_CASE("gradients of decays per channel stay within their rows", "", float, double) {
+  // Scratch rows of 512 bytes are made longer than those of q: see kernel::arena::padded.
+  constexpr index_t wide_row = 512 / static_cast<index_t>(sizeof(TestType)), stride = wide_row + 8;
+  test::random_source from(906);
+  for (const direction way : {direction::both, direction::forward, direction::backward}) {
+    channel_call<TestType> x;
+    x.L = 40, x.Dk = wide_row, x.Dv = 3;
+    add_options(from, x, false);
+    x.way = way, x.sums = false, x.lengths.clear();
+    for (int side = 0; side < 2; ++side) x.S[side].clear();
+    loss<TestType> by = random_loss(from, x);
+    for (int side = 0; side < 2; ++side) by.dS[side].clear(), by.dz[side].clear();
+    const bila::form::chunkwise form;
+    const results<TestType> r = run(x, form);
+    const auto like = [&](const std::vector<TestType>& of) { return bila::bhld(of.data(), 1, 1, x.L, x.Dv); };
+    std::vector<TestType> dq(static_cast<std::size_t>(x.L * stride), TestType(33)), dk = dq;
+    const auto view = [&](std::vector<TestType>& to) {
+      return bila::tensor_view<TestType>{to.data(), {1, 1, x.L, x.Dk}, {x.L * stride, x.L * stride, stride, 1}};
+    };
+    bila::gradients<TestType> to{.q = view(dq), .k = view(dk)};
+    x.with_mask([&](const auto& mask) { bila::gradient(form, mask, bila::norm::none{}, x.in(), {like(r.y)}, {like(by.dy)}, to); });
+    const learned<TestType> expected = learn(x, by, form);
+    bool same = true;
+    for (index_t l = 0; l < x.L; ++l)
+      for (index_t c = 0; c < stride; ++c) {
+        const auto at = static_cast<std::size_t>(l * stride + c), there = static_cast<std::size_t>(l * x.Dk + c);
+        same = same && dq[at] == (c < x.Dk ? expected.q[there] : TestType(33)) &&
+               dk[at] == (c < x.Dk ? expected.k[there] : TestType(33));
+      }
+    CHECK(same);
+  }
+}
