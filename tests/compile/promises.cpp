@@ -69,6 +69,9 @@ static_assert(has_engine<bila::form::full, memory::pairs> && has_engine<bila::fo
 static_assert(has_engine<bila::form::automatic, memory::pairs> && has_engine<bila::form::automatic, memory::gaps>);
 static_assert(!has_engine<bila::form::recurrent, memory::pairs> && has_engine<bila::form::recurrent, memory::gaps>);
 static_assert(!has_engine<bila::form::chunkwise, memory::pairs> && has_engine<bila::form::chunkwise, memory::gaps>);
+static_assert(has_engine<bila::form::full, memory::channels> && has_engine<bila::form::full, memory::exclusive_channels>);
+static_assert(!bila::form::engine_of<bila::form::full, memory::channels>::carries_states);
+static_assert(!has_engine<bila::form::full, memory::delta> && !has_engine<bila::form::full, memory::channel_delta>);
 static_assert(!bila::form::any<bila::norm::row_sum> && !bila::form::any<ones> && !bila::form::any<int>);
 
 // Whose gate a crossing uses is never assumed.

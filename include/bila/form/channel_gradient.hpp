@@ -112,6 +112,12 @@ struct channel_gradient {
   }
 
  private:
+  /// The numbers in the whole packets of a row. A row in the caller's memory has no more, whatever the stride of the scratch tiles.
+  template <class Kernel, class Real>
+  static constexpr index_t whole_width(index_t Dk) {
+    return kernel::round_up(Dk, Kernel::template lanes<Real>);
+  }
+
   template <class Kernel, class T, class Real>
   void one_way(const head<T>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, pass_flags flags) const {
     const index_t L = x.q.count;
@@ -172,7 +178,7 @@ struct channel_gradient {
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void chunk(const head<T>& x, head_gradient<T>& g, scratch<Kernel, Real>& w, place at, index_t adjoint,
                                   kernel::prefetch_queue& next, pass_flags flags) {
-    const index_t n = at.count, Dk = x.q.width;
+    const index_t n = at.count, Dk = x.q.width, width = whole_width<Kernel, Real>(Dk);
     const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, n), w.q);     // (n, Dk)
     const auto k = kernel::whole_packets<Kernel>(x.k.slice(at.first, n), w.k);     // (n, Dk)
     const auto v = kernel::whole_packets<Kernel>(x.v.slice(at.first, n), w.v);     // (n, Dv)
@@ -217,12 +223,12 @@ struct channel_gradient {
                     .A = kernel::one_row(sums == nullptr ? sums : sums_weights, n),
                     .v = kernel::one_row(sums, Dk)},
                    &next);
-      if (!N.started) kernel::clear(N.to);
+      for (index_t i = 0; i < n && !N.started; ++i) std::fill_n(N.to.row(i), width, Real(0));
       Kernel::add_products(N.to, sums_of_gap, part, decays, of);
     };
     add_read(dk, w.ones, v, w.Rt, w.ones, flags.row_sums ? r : nullptr, omega, k, to_start);
     for (index_t i = 0; i < n; ++i)
-      for (index_t c = 0; c < omega.stride; ++c) w.weighed.row(i)[c] = k.row(i)[c] * omega.row(i)[c];
+      for (index_t c = 0; c < width; ++c) w.weighed.row(i)[c] = k.row(i)[c] * omega.row(i)[c];
     Kernel::read(dv.to, {.q = w.weighed.top(n), .S = R, .weights = w.ones, .partial = dv.partial()}, &next);
     add_read(dq, w.a + at.first, dy, w.Ht, w.b + at.first, flags.row_sums ? w.h : nullptr, alpha, q, to_end);
     if (of_gaps) w.gap_sums.add_crossing(g.channels(flags.way), x, flags.way, at.first, w.weights.decays(flags.way, n));

@@ -57,6 +57,14 @@ kernel::tile<const Real> gaps_along(direction way, const kernel::tile<Real>& E) 
   return kernel::tile<const Real>{E.row(n), n, E.columns, -E.stride};
 }
 
+/// Writes the weights of the channels for a query's own token, times `diagonal`.
+template <class T, class Real>
+void fill_own_channels(const head<T>& x, double diagonal, Real* own) {
+  std::fill_n(own, x.q.width, Real(1));
+  if (x.mask.ask_bonus != nullptr) x.mask.bonus(x.q.width, own);
+  for (index_t c = 0; c < x.q.width; ++c) own[c] *= static_cast<Real>(diagonal);
+}
+
 /// The decays of a chunk whose gaps have a decay for each channel, and what a state must be multiplied by when it crosses the
 /// chunk. A decay of a token is an exponential in Real. The decay of a state over a whole chunk is an exponential of the summed
 /// logs in double, so a state does not drift.
@@ -152,13 +160,10 @@ class channel_weights : public channel_borders<Kernel, Real> {
         own_(memory.zeros<Kernel, Real>(head.Dk)),
         ones_(memory.numbers<Kernel, Real>(C)) {}
 
-  /// Writes the weights of the channels for a query's own token, times `diagonal`.
+  /// Computes the weights of the channels for a query's own token, times `diagonal`.
   template <class T>
   const Real* own(const head<T>& x, double diagonal) {
-    const index_t Dk = x.q.width;
-    std::fill_n(own_, Dk, Real(1));
-    if (x.mask.ask_bonus != nullptr) x.mask.bonus(Dk, own_);
-    for (index_t c = 0; c < Dk; ++c) own_[c] *= static_cast<Real>(diagonal);
+    fill_own_channels(x, diagonal, own_);
     return own_;
   }
 

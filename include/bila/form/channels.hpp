@@ -8,6 +8,7 @@
 #include <bila/form/channel_weights.hpp>
 #include <bila/form/chunkwise.hpp>
 #include <bila/form/engine.hpp>
+#include <bila/form/full_channels.hpp>
 #include <bila/form/recurrent.hpp>
 
 namespace bila {

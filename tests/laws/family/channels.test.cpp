@@ -197,13 +197,9 @@ void check_segment(const channel_call<Real>& x, const results<Real>& r, index_t 
   }
 }
 
+/// Fills a call that has its sizes with numbers and options.
 template <class Real>
-channel_call<Real> random_call(test::random_source& from) {
-  channel_call<Real> x;
-  const bool packed = from.below(3) == 0;
-  x.B = packed ? 1 : 1 + from.below(2), x.H = 1 + from.below(2), x.Dk = 1 + from.below(from.below(3) == 0 ? 70 : 9),
-  x.Dv = from.below(20);
-  x.L = from.below(4) == 0 ? from.below(3) : 1 + from.below(70);
+void add_options(test::random_source& from, channel_call<Real>& x, bool packed) {
   x.two_sided = from.below(2) == 0, x.exclusive = from.below(3) == 0, x.sums = from.below(3) == 0;
   x.crossing = conventions[from.below(4)];
   x.way = from.below(2) == 0 ? direction::both : from.below(2) == 0 ? direction::forward : direction::backward;
@@ -236,16 +232,41 @@ channel_call<Real> random_call(test::random_source& from) {
       fill(x.z[side], x.sequences() * x.H * x.Dk, least, 1);
       fill(x.enter[side], x.sequences() * x.H * x.Dk, -1, 0);
     }
+}
+
+template <class Real>
+channel_call<Real> random_call(test::random_source& from) {
+  channel_call<Real> x;
+  const bool packed = from.below(3) == 0;
+  x.B = packed ? 1 : 1 + from.below(2), x.H = 1 + from.below(2), x.Dk = 1 + from.below(from.below(3) == 0 ? 70 : 9),
+  x.Dv = from.below(20);
+  x.L = from.below(4) == 0 ? from.below(3) : 1 + from.below(70);
+  add_options(from, x, packed);
+  return x;
+}
+
+/// A call with L tokens and few channels.
+template <class Real>
+channel_call<Real> long_call(test::random_source& from, index_t L, index_t H = 1) {
+  channel_call<Real> x;
+  x.H = H, x.L = L, x.Dk = 1 + from.below(6), x.Dv = 1 + from.below(5);
+  add_options(from, x, from.below(3) == 0);
   return x;
 }
 
 template <class Form>
 constexpr bool carries = !std::is_same_v<Form, bila::form::full>;
 
+/// The call as a form can compute it: without initial states if it carries none.
+template <class Form, class Real>
+channel_call<Real> call_for(channel_call<Real> x) {
+  for (int side = 0; side < 2 && !carries<Form>; ++side) x.S[side].clear();
+  return x;
+}
+
 template <class Real, class Form>
-void check_definition(channel_call<Real> x, const Form& form) {
-  if (!carries<Form>)
-    for (int side = 0; side < 2; ++side) x.S[side].clear();
+void check_definition(const channel_call<Real>& call, const Form& form) {
+  const channel_call<Real> x = call_for<Form>(call);
   const results<Real> r = run(x, form, 1, carries<Form>);
   // Each factor of a chunk rounds once per token, each product once per channel; between chunks decays are double.
   const wide tolerance = static_cast<wide>(std::numeric_limits<Real>::epsilon()) * static_cast<wide>(24 + x.Dk / 4 + x.L / 8);
@@ -270,6 +291,73 @@ TEMPLATE_TEST_CASE("decays per channel equal their definition", "", float, doubl
                  << " way=" << static_cast<int>(x.way) << " segments=" << x.segments() << " lengths=" << x.lengths.size());
     check_definition(x, bila::form::chunkwise{.size = from.below(3) == 0 ? 1 + from.below(40) : 0});
     check_definition(x, bila::form::recurrent{});
+    check_definition(x, bila::form::full{});
+  }
+}
+
+TEMPLATE_TEST_CASE("the full form of decays per channel equals its definition over several blocks, on any number of threads", "",
+                   float, double) {
+  test::random_source from(904);
+  for (int n = 0; n < 8; ++n) {
+    channel_call<TestType> x = long_call<TestType>(from, 100 + from.below(320));
+    INFO("call " << n << ": L=" << x.L << " Dk=" << x.Dk << " Dv=" << x.Dv << " two_sided=" << x.two_sided
+                 << " exclusive=" << x.exclusive << " sums=" << x.sums << " way=" << static_cast<int>(x.way)
+                 << " segments=" << x.segments() << " lengths=" << x.lengths.size());
+    check_definition(x, bila::form::full{});
+    x = call_for<bila::form::full>(x);
+    const results<TestType> one = run(x, bila::form::full{}), four = run(x, bila::form::full{}, 4);
+    CHECK((one.y == four.y && one.sums == four.sums));
+  }
+}
+
+namespace {
+
+/// y of one form for tensors that several heads share, stored in T.
+template <class T, class Form>
+std::vector<float> shared_heads(const channel_call<float>& x, const Form& form) {
+  const auto stored = [](const std::vector<float>& values) {
+    std::vector<T> to;
+    for (const float value : values) to.push_back(static_cast<T>(value));
+    return to;
+  };
+  const std::vector<T> q = stored(x.q), k = stored(x.k), v = stored(x.v);
+  std::vector<T> y(static_cast<std::size_t>(x.B * 4 * x.L * x.Dv), static_cast<T>(77.f));
+  bila::inputs<T> in{bila::bhld(q.data(), x.B, index_t(2), x.L, x.Dk), bila::bhld(k.data(), x.B, index_t(1), x.L, x.Dk),
+                     bila::bhld(v.data(), x.B, index_t(4), x.L, x.Dv)};
+  in.scale = x.scale, in.diagonal = x.diagonal, in.direction = x.way;
+  in.offsets = x.offsets, in.lengths = x.lengths;
+  const bila::mask::channel_decay gates{bila::bhld(x.gates.data(), x.B, index_t(2), x.L, x.Dk), x.crossing};
+  const auto attend = [&](const auto& mask) {
+    bila::attend(form, mask, bila::norm::none{}, in, bila::bhld(y.data(), x.B, index_t(4), x.L, x.Dv));
+  };
+  if (x.exclusive)
+    attend(bila::mask::exclusive_read{gates, bila::tensor_view<const float>{x.bonus.data(), {1, 4, 1, x.Dk}, {0, x.Dk, 0, 1}}});
+  else
+    attend(gates);
+  std::vector<float> to;
+  for (const T value : y) to.push_back(static_cast<float>(value));
+  return to;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("the forms of decays per channel agree on heads that are shared, and on 16-bit tensors", "", bila::bf16,
+                   bila::f16, float) {
+  test::random_source from(905);
+  const double unit = std::is_same_v<TestType, float> ? 1e-6 : std::is_same_v<TestType, bila::bf16> ? 0x1p-8 : 0x1p-11;
+  for (int n = 0; n < 10; ++n) {
+    const channel_call<float> x = long_call<float>(from, from.below(300), 4);
+    INFO("call " << n << ": L=" << x.L << " Dk=" << x.Dk << " Dv=" << x.Dv << " exclusive=" << x.exclusive
+                 << " way=" << static_cast<int>(x.way) << " segments=" << x.segments() << " lengths=" << x.lengths.size());
+    const std::vector<float> y = shared_heads<TestType>(x, bila::form::full{}),
+                             expected = shared_heads<TestType>(x, bila::form::chunkwise{});
+    double size = 1, difference = 0;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      size = (std::max)(size, static_cast<double>(std::fabs(expected[i])));
+      difference = (std::max)(difference, static_cast<double>(std::fabs(y[i] - expected[i])));
+    }
+    INFO("difference " << difference << " of " << size);
+    CHECK(difference <= 3 * unit * size);
   }
 }
 
@@ -305,14 +393,14 @@ loss<Real> random_loss(test::random_source& from, const channel_call<Real>& x) {
 
 template <class Form>
 double value(const channel_call<double>& x, const loss<double>& by, const Form& form) {
-  const results<double> r = run(x, form, 1, true);
+  const results<double> r = run(x, form, 1, carries<Form>);
   wide sum = 0;
   const auto add = [&](const std::vector<double>& a, const std::vector<double>& b) {
     for (std::size_t n = 0; n < a.size() && n < b.size(); ++n) sum += static_cast<wide>(a[n]) * static_cast<wide>(b[n]);
   };
   std::vector<double> y = r.y;  // padding does not count
   add(by.dy, y);
-  for (int n = 0; n < 2; ++n) {
+  for (int n = 0; n < 2 && carries<Form>; ++n) {
     add(by.dS[n], r.S[n]);
     if (x.sums) add(by.dz[n], r.z[n]);
   }
@@ -341,7 +429,7 @@ learned<Real> learn(const channel_call<Real>& x, const loss<Real>& by, const For
   if (!x.sums) g.scale = &to.scale;
   g.diagonal = &to.diagonal;
   for (int n = 0; n < 2; ++n) {
-    if (!by.dz[n].empty())
+    if (carries<Form> && !by.dz[n].empty())
       (n == 0 ? dy.final_forward : dy.final_backward) =
           bila::state<const Real>{bila::bhld(by.dS[n].data(), x.sequences(), x.H, x.Dk, x.Dv),
                                   bila::bhld(by.dz[n].data(), x.sequences(), x.H, x.Dk, index_t(1))};
@@ -428,6 +516,8 @@ TEST_CASE("gradients of decays per channel equal differences of the loss") {
     const loss<double> by = random_loss(from, x);
     const bila::form::chunkwise form{.recompute = from.below(2) == 0};
     check_differences(from, x, by, learn(x, by, form), form);
+    const channel_call<double> without_states = call_for<bila::form::full>(x);
+    check_differences(from, without_states, by, learn(without_states, by, bila::form::full{}), bila::form::full{});
   }
 }
 
@@ -439,5 +529,41 @@ TEST_CASE("gradients of decays per channel do not depend on threads, and float i
     const learned<float> one = learn(x, by, bila::form::chunkwise{}), four = learn(x, by, bila::form::chunkwise{}, 4);
     CHECK((one.q == four.q && one.k == four.k && one.v == four.v && one.gates == four.gates && one.bonus == four.bonus));
     CHECK((one.S[0] == four.S[0] && one.enter[1] == four.enter[1]));
+    const channel_call<float> whole = call_for<bila::form::full>(x);
+    const learned<float> full = learn(whole, by, bila::form::full{}), of_four = learn(whole, by, bila::form::full{}, 4);
+    CHECK((full.q == of_four.q && full.k == of_four.k && full.v == of_four.v && full.gates == of_four.gates));
+  }
+}
+
+TEMPLATE_TEST_CASE("gradients of decays per channel stay within their rows", "", float, double) {
+  // Scratch rows of 512 bytes are made longer than those of q: see kernel::arena::padded.
+  constexpr index_t wide_row = 512 / static_cast<index_t>(sizeof(TestType)), stride = wide_row + 8;
+  test::random_source from(906);
+  for (const direction way : {direction::both, direction::forward, direction::backward}) {
+    channel_call<TestType> x;
+    x.L = 40, x.Dk = wide_row, x.Dv = 3;
+    add_options(from, x, false);
+    x.way = way, x.sums = false, x.lengths.clear();
+    for (int side = 0; side < 2; ++side) x.S[side].clear();
+    loss<TestType> by = random_loss(from, x);
+    for (int side = 0; side < 2; ++side) by.dS[side].clear(), by.dz[side].clear();
+    const bila::form::chunkwise form;
+    const results<TestType> r = run(x, form);
+    const auto like = [&](const std::vector<TestType>& of) { return bila::bhld(of.data(), 1, 1, x.L, x.Dv); };
+    std::vector<TestType> dq(static_cast<std::size_t>(x.L * stride), TestType(33)), dk = dq;
+    const auto view = [&](std::vector<TestType>& to) {
+      return bila::tensor_view<TestType>{to.data(), {1, 1, x.L, x.Dk}, {x.L * stride, x.L * stride, stride, 1}};
+    };
+    bila::gradients<TestType> to{.q = view(dq), .k = view(dk)};
+    x.with_mask([&](const auto& mask) { bila::gradient(form, mask, bila::norm::none{}, x.in(), {like(r.y)}, {like(by.dy)}, to); });
+    const learned<TestType> expected = learn(x, by, form);
+    bool same = true;
+    for (index_t l = 0; l < x.L; ++l)
+      for (index_t c = 0; c < stride; ++c) {
+        const auto at = static_cast<std::size_t>(l * stride + c), there = static_cast<std::size_t>(l * x.Dk + c);
+        same = same && dq[at] == (c < x.Dk ? expected.q[there] : TestType(33)) &&
+               dk[at] == (c < x.Dk ? expected.k[there] : TestType(33));
+      }
+    CHECK(same);
   }
 }
