@@ -168,7 +168,8 @@ BILA_NOINLINE error_message check_own_parameter(const form::mask_view<Real>& mas
   for (index_t b = 0; b < size.B; ++b)
     for (index_t h = 0; h < own_heads_of(mask, size); ++h)
       for (index_t n = 0; n < pieces.count(); ++n)
-        if (error_message wrong = mask.ask_wrong_values(mask.outer, b, h, pieces(b, n)); !wrong.empty()) return wrong;
+        if (error_message wrong = mask.ask_wrong_values(mask.outer, b, h, pieces(b, n), in.k.features()); !wrong.empty())
+          return wrong;
   return {};
 }
 
@@ -182,7 +183,6 @@ BILA_NOINLINE error_message check_channels(const form::mask_view<Real>& mask, co
     for (index_t h = 0; h < gates_of(mask, size); ++h)
       for (index_t n = 0; n < pieces.count(); ++n)
         if (error_message wrong = mask.ask_wrong_channels(mask.mask, b, h, pieces(b, n), size.Dk); !wrong.empty()) return wrong;
-  if (mask.ask_bonus == nullptr) return {};
   return {};
 }
 
