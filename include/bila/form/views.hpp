@@ -45,7 +45,7 @@ struct mask_view {
   bool orders_tokens = true;
   bool per_channel = false;                                 // whether each channel has decays of its own
   bool exclusive = false;                                   // whether a query does not read through the gap next to it
-  index_t channels = 0;                                     // channels of the gaps' parameters; 0: as many as q has
+  index_t channels = -1;                                    // channels of the gaps' parameters; -1: as many as q has
   index_t heads = 0;                                        // heads of the gaps' parameters; 0: as many as y has
   detail::own_parameter own = detail::own_parameter::none;  // what the mask or rule has besides gaps
   index_t own_heads = 0;                                    // heads of this parameter; 0: as many as y has

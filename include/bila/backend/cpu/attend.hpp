@@ -176,7 +176,7 @@ BILA_NOINLINE error_message check_own_parameter(const form::mask_view<Real>& mas
 /// Checks the decays per channel of all gaps inside segments, in both directions.
 template <class Real, class T>
 BILA_NOINLINE error_message check_channels(const form::mask_view<Real>& mask, const inputs<T>& in, const geometry& size) {
-  if (mask.channels != 0 && mask.channels != size.Dk)
+  if (mask.channels >= 0 && mask.channels != size.Dk)
     return message("the mask has ", mask.channels, " channels but k has ", size.Dk, " features");
   const segments pieces = segments_of(in, size);
   for (index_t b = 0; b < size.B; ++b)
