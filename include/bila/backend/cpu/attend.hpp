@@ -200,7 +200,8 @@ BILA_NOINLINE error_message check_state_decay(const char* name, const state<T>& 
       for (index_t h = 0; h < x.log_decay.heads(); ++h)
         for (index_t d = 0; d < x.log_decay.features(); ++d)
           if (!is_log_decay(static_cast<double>(x.log_decay(n, h, 0, d))))
-            return message(name, ".log_decay[n = ", n, ", h = ", h, "] = ", x.log_decay(n, h, 0, d), ", a log decay must be <= 0");
+            return message(name, ".log_decay[n = ", n, ", h = ", h, x.log_decay.features() == 1 ? "" : message(", d = ", d),
+                           "] = ", x.log_decay(n, h, 0, d), ", a log decay must be <= 0");
   if (x.log_scale.data != nullptr)
     for (index_t n = 0; n < x.log_scale.batches(); ++n)
       for (index_t h = 0; h < x.log_scale.heads(); ++h)
