@@ -132,7 +132,8 @@ error_message check_state_storage(const char* name, const state<T>& x) {
   return message(name, " is stored in 16 bits, it must be ", std::is_same_v<std::remove_const_t<T>, double> ? "double" : "float");
 }
 
-/// Checks the shapes of a state. `name` is the name of the state; errors append the name of the part.
+/// Checks the shapes of a state, except for the width of log_decay, which the mask decides: see check_state_use. `name` is the name
+/// of the state; errors append the name of the part.
 template <class T>
 error_message check_state(const char* name, const state<T>& x, index_t sequences, const geometry& size) {
   if (!x.given()) return {};
@@ -140,7 +141,7 @@ error_message check_state(const char* name, const state<T>& x, index_t sequences
     if (error_message wrong = check_state_storage(name, x); !wrong.empty()) return wrong;
   for (const error_message& wrong :
        {check_extents(".S", x.S, {sequences, size.H, size.Dk, size.Dv}), check_extents(".z", x.z, {sequences, size.H, size.Dk, 1}),
-        check_extents(".log_decay", x.log_decay, {sequences, size.H, 1, x.log_decay.features() == size.Dk ? size.Dk : 1}),
+        check_extents(".log_decay", x.log_decay, {sequences, size.H, 1, x.log_decay.features()}),
         check_extents(".log_scale", x.log_scale, {sequences, size.H, 1, 1})})
     if (!wrong.empty()) return name + wrong;
   return {};

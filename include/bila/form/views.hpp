@@ -46,7 +46,7 @@ struct mask_view {
   bool orders_tokens = true;
   bool per_channel = false;                                 // whether each channel has decays of its own
   bool exclusive = false;                                   // whether a query does not read through the gap next to it
-  index_t channels = 0;                                     // channels of the gaps' parameters; 0: as many as q has
+  index_t channels = -1;                                    // channels of the gaps' parameters; -1: as many as q has
   index_t heads = 0;                                        // heads of the gaps' parameters; 0: as many as y has
   detail::own_parameter own = detail::own_parameter::none;  // what the mask or rule has besides gaps
   index_t own_heads = 0;                                    // heads of this parameter; 0: as many as y has
@@ -81,7 +81,7 @@ struct mask_view {
   /// Returns what is wrong with the mask's parameters, for a y of B batch rows, H heads and L tokens.
   error_message (*ask_wrong)(const void* outer, index_t B, index_t H, index_t L) = nullptr;
   /// Returns what is wrong with the values of the parameter `own` inside segments. Null if there is none.
-  error_message (*ask_wrong_values)(const void* outer, index_t b, index_t h, const segment& piece) = nullptr;
+  error_message (*ask_wrong_values)(const void* outer, index_t b, index_t h, const segment& piece, index_t Dk) = nullptr;
   /// Returns an error if one of these outputs overlaps the mask's parameters in memory.
   error_message (*ask_overlap)(const void* outer, detail::named_tensors outputs) = nullptr;
   /// Names the parameter that holds the log decay of gap t, for an error message.
@@ -129,7 +129,7 @@ void add_own_parameter(mask_view<Real>& view, const Mask& mask) {
     view.ask_log_weights = [](const void* any, index_t b, index_t h, index_t first, index_t count, double* to) {
       for (index_t t = 0; t < count; ++t) to[t] = static_cast<const Mask*>(any)->log_weight(b, h, first + t);
     };
-    view.ask_wrong_values = [](const void* any, index_t b, index_t h, const segment& piece) -> error_message {
+    view.ask_wrong_values = [](const void* any, index_t b, index_t h, const segment& piece, index_t) -> error_message {
       for (index_t t = piece.first; t < piece.first + piece.count; ++t)
         if (const double w = static_cast<const Mask*>(any)->log_weight(b, h, t); !(w <= (std::numeric_limits<double>::max)()))
           return message("log_weight(b = ", b, ", h = ", h, ", t = ", t, ") = ", w, ", it must be a number or -inf");
@@ -142,7 +142,7 @@ void add_own_parameter(mask_view<Real>& view, const Mask& mask) {
     view.ask_strengths = [](const void* any, direction way, index_t b, index_t h, index_t first, index_t count, Real* to) {
       for (index_t t = 0; t < count; ++t) to[t] = static_cast<Real>(static_cast<const Mask*>(any)->strength(way, b, h, first + t));
     };
-    view.ask_wrong_values = [](const void* any, index_t b, index_t h, const segment& piece) -> error_message {
+    view.ask_wrong_values = [](const void* any, index_t b, index_t h, const segment& piece, index_t) -> error_message {
       for (index_t t = piece.first; t < piece.first + piece.count; ++t)
         for (const direction way : {direction::forward, direction::backward})
           if (const double beta = static_cast<const Mask*>(any)->strength(way, b, h, t); !(beta >= 0 && beta <= 2))
@@ -156,6 +156,12 @@ void add_own_parameter(mask_view<Real>& view, const Mask& mask) {
     view.ask_bonus = [](const void* any, index_t h, index_t Dk, Real* to) {
       for (index_t d = 0; d < Dk; ++d) to[d] = static_cast<Real>(static_cast<const Mask*>(any)->bonus(h, d));
     };
+    view.ask_wrong_values = [](const void* any, index_t, index_t h, const segment&, index_t Dk) -> error_message {
+      for (index_t d = 0; d < Dk; ++d)
+        if (const double u = static_cast<const Mask*>(any)->bonus(h, d); !detail::is_finite(u))
+          return message("bonus(h = ", h, ", d = ", d, ") = ", u, ", it must be finite");
+      return {};
+    };
   } else if constexpr (leveled<Mask>) {
     view.own = detail::own_parameter::levels;
     view.levels = mask.levels();
@@ -165,7 +171,7 @@ void add_own_parameter(mask_view<Real>& view, const Mask& mask) {
         for (index_t l = 0; l < levels; ++l)
           to[t * stride + l] = static_cast<Real>(static_cast<const Mask*>(any)->level(way, b, h, first + t, l));
     };
-    view.ask_wrong_values = [](const void* any, index_t b, index_t h, const segment& piece) -> error_message {
+    view.ask_wrong_values = [](const void* any, index_t b, index_t h, const segment& piece, index_t) -> error_message {
       const Mask& asked = *static_cast<const Mask*>(any);
       const auto used =
           static_cast<index_t>(std::bit_width(static_cast<std::uint64_t>((std::max<index_t>)(piece.count, 1) - 1))) + 1;

@@ -168,21 +168,21 @@ BILA_NOINLINE error_message check_own_parameter(const form::mask_view<Real>& mas
   for (index_t b = 0; b < size.B; ++b)
     for (index_t h = 0; h < own_heads_of(mask, size); ++h)
       for (index_t n = 0; n < pieces.count(); ++n)
-        if (error_message wrong = mask.ask_wrong_values(mask.outer, b, h, pieces(b, n)); !wrong.empty()) return wrong;
+        if (error_message wrong = mask.ask_wrong_values(mask.outer, b, h, pieces(b, n), in.k.features()); !wrong.empty())
+          return wrong;
   return {};
 }
 
 /// Checks the decays per channel of all gaps inside segments, in both directions.
 template <class Real, class T>
 BILA_NOINLINE error_message check_channels(const form::mask_view<Real>& mask, const inputs<T>& in, const geometry& size) {
-  if (mask.channels != 0 && mask.channels != size.Dk)
+  if (mask.channels >= 0 && mask.channels != size.Dk)
     return message("the mask has ", mask.channels, " channels but k has ", size.Dk, " features");
   const segments pieces = segments_of(in, size);
   for (index_t b = 0; b < size.B; ++b)
     for (index_t h = 0; h < gates_of(mask, size); ++h)
       for (index_t n = 0; n < pieces.count(); ++n)
         if (error_message wrong = mask.ask_wrong_channels(mask.mask, b, h, pieces(b, n), size.Dk); !wrong.empty()) return wrong;
-  if (mask.ask_bonus == nullptr) return {};
   return {};
 }
 
@@ -200,7 +200,8 @@ BILA_NOINLINE error_message check_state_decay(const char* name, const state<T>& 
       for (index_t h = 0; h < x.log_decay.heads(); ++h)
         for (index_t d = 0; d < x.log_decay.features(); ++d)
           if (!is_log_decay(static_cast<double>(x.log_decay(n, h, 0, d))))
-            return message(name, ".log_decay[n = ", n, ", h = ", h, "] = ", x.log_decay(n, h, 0, d), ", a log decay must be <= 0");
+            return message(name, ".log_decay[n = ", n, ", h = ", h, x.log_decay.features() == 1 ? "" : message(", d = ", d),
+                           "] = ", x.log_decay(n, h, 0, d), ", a log decay must be <= 0");
   if (x.log_scale.data != nullptr)
     for (index_t n = 0; n < x.log_scale.batches(); ++n)
       for (index_t h = 0; h < x.log_scale.heads(); ++h)
