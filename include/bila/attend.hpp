@@ -153,10 +153,11 @@ std::size_t workspace_bytes(const Backend& backend, const Form& form, const Mask
     return 0;
 }
 
-/// The gradient of a loss with respect to everything that `attend` read, from dy, the gradient with respect to y and final states.
+/// Computes the gradient of a loss with respect to everything that `attend` read. `dy` holds the gradients of the loss with respect
+/// to y and to the final states.
 ///
-/// The gradient is the forward operator with its arguments permuted, at the cost of the given form. The norm's part uses the row
-/// sum that the forward call saved. The loss may have been computed in another form. Every wanted gradient is overwritten. The
+/// The gradient is the forward operator with its arguments permuted, at the cost of the given form. The gradient of the norm needs
+/// `kept`, the y and the row sum of the forward call, which may have used another form. Every wanted gradient is overwritten. The
 /// gradients of padding and of a log decay of -inf are exactly zero.
 ///
 /// Determinism: the gradient has the same bits for every number of threads. On a GPU no atomics are used.

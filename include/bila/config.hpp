@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only file that defines macros, apart from version.hpp. Each macro is always defined. Switches are 0 or 1 and are tested with
-// #if; the others expand to a part of a name, an attribute or a pragma. No macro changes what a type or a function means.
+// The only file that defines macros, apart from version.hpp. Every macro that host code uses is always defined. BILA_EXCEPTIONS is
+// 0 or 1 and is tested with #if; the others expand to a part of a name, an attribute or a pragma. No macro changes what a type or a
+// function means.
 #pragma once
 
 // 1 if errors are thrown, 0 if errors go to the error handler (-fno-exceptions).
@@ -12,9 +13,10 @@
 #define BILA_ERRORS handling
 #endif
 
-// BILA_UNIT, the inline namespace of bila's functions, names the instruction set for which a unit is compiled. The linker keeps one
-// of several functions of the same name, and a unit for any processor must not run the copy of a unit for AVX2. Views, inputs,
-// outputs, states, masks and norms are the same types in every unit; their members are BILA_SHARED instead.
+// BILA_UNIT, the inline namespace of bila's functions, names the instruction set for which a translation unit is compiled. Of
+// several functions of the same name the linker keeps one, and a program must not run code for AVX2 on a processor without it.
+// Views, inputs, outputs, states, masks and norms are the same types in every unit; their members are inlined instead, see
+// BILA_SHARED.
 #if defined(__AVX512F__) && defined(__AVX512VL__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
 #define BILA_VECTORS avx512
 #elif defined(__AVX512F__)
@@ -100,8 +102,8 @@
 #define BILA_LAMBDA_INLINE __attribute__((always_inline))
 #endif
 
-// A register tile in all its sizes is 10 KB of code. This code is compiled once per verb and type, not once per caller, nor once
-// more for a caller's constants.
+// The register tiles of one function are 10 KB of code. BILA_NOINLINE makes the compiler keep one copy of it for each number type,
+// not one for each caller or for each constant that a caller passes.
 #if defined(_MSC_VER) && !defined(__clang__)
 #define BILA_NOINLINE __declspec(noinline)
 #elif defined(__clang__)

@@ -25,7 +25,7 @@ using error_handler = void (*)(const char* message);
 
 namespace detail {
 
-inline constinit std::atomic<error_handler> current_error_handler{nullptr};  // one for all units; null: print to stderr
+inline constinit std::atomic<error_handler> current_error_handler{nullptr};  // one for all translation units; null: stderr
 
 }  // namespace detail
 

@@ -21,14 +21,14 @@ inline namespace BILA_UNIT {
 ///     y_i = bias + sum_{m=0}^{width-1} weights_m x_{i+m-before}      for each head and feature
 ///     before = width - 1 (direction::forward),  0 (backward),  (width - 1) / 2 (both)
 ///
-/// So forward is causal, and both is centred, with an odd width. The taps have the order of a cross-correlation, as in PyTorch: the
-/// last tap of a causal convolution belongs to the token itself.
+/// So `forward` is causal, and `both` is centred and requires an odd width. The taps have the order of a cross-correlation, as in
+/// PyTorch: the last tap of a causal convolution belongs to the token itself.
 ///
 /// Shapes: weights [1, Hw, width, D] with 1 <= width <= 64, or [1, Hw, width, 1] for one kernel that all features share. Hw divides
 /// the heads of x, and contiguous groups of heads share a kernel. bias [1, Hw, 1, D] or [1, Hw, 1, 1], as the weights; absent: 0.
 /// offsets and lengths are those of `inputs`: packed segments, or the valid tokens of each batch row.
-/// Source: Mamba-2 (arXiv 2405.21060) and Hydra (arXiv 2407.09941) before their states, FLASH (arXiv 2202.10447) and linearized
-/// language models (arXiv 2406.07368) beside attention.
+/// Source: Mamba-2 (arXiv 2405.21060) and Hydra (arXiv 2407.09941), which convolve before the state space model; FLASH (arXiv
+/// 2202.10447) and linearized language models (arXiv 2406.07368), which convolve beside attention.
 template <class T>
 struct convolution {
   tensor_view<const T> weights;
@@ -64,7 +64,7 @@ namespace detail {
 
 inline constexpr index_t widest_convolution = 64;     // taps
 inline constexpr index_t convolution_tokens = 16;     // tokens of a block
-inline constexpr index_t convolution_features = 128;  // features of a block: a row of it is half a KB of floats
+inline constexpr index_t convolution_features = 128;  // features of a block: 512 bytes per row in float
 inline constexpr index_t convolution_lanes = 64;      // features of an inner loop: enough sums to hide the latency of a product
 
 /// Computes to_c += sum_{m < n} w_mc x_mc for convolution_lanes features c, in the order of m. Four rows at a time, so that a sum
@@ -82,7 +82,7 @@ void add_products(const Real* w, const Real* x, index_t n, Real* to) {
   std::copy_n(sum, convolution_lanes, to);
 }
 
-/// Adds n rows of g to total. A block of tokens is summed on its own first, and then in double, so that long sums do not drift.
+/// Adds n rows of g to total. The rows are summed in Real first, and this sum is added in double, so that long sums do not drift.
 template <class Real>
 void add_rows(const Real* g, index_t n, double* total) {
   for (index_t c = 0; c < convolution_features; ++c) {
@@ -114,8 +114,9 @@ void store_row(const Real* from, const rows<T>& x, index_t i) {
     for (index_t c = 0; c < x.width; ++c) x(i, c) = static_cast<T>(from[c]);
 }
 
-/// Calls use(first, n) for each block of a segment's tokens, with tokens [first - before, first + n + after) in `window`, as far as
-/// the segment has them: row r holds token first - before + r. Each token is read once, before the results that may overwrite it.
+/// Calls use(first, n) for each block of n tokens of a segment. Row r of `window` then holds token first - before + r, for the
+/// tokens [first - before, first + n + after) that the segment has. Each token is read before a result can overwrite it, so y may
+/// be x.
 template <class Real, class T, class Use>
 void for_each_window(const rows<T>& x, index_t before, index_t after, Real* window, const Use& use) {
   const auto at = [window](index_t row) { return window + row * convolution_features; };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Feature maps phi and their adjoints, applied to projected queries and keys one row at a time. Any type with these three members
-// is a feature map.
+// Feature maps phi and their adjoints, applied to projected queries and keys one row at a time. Any type that satisfies the concept
+// `map` below is a feature map.
 #pragma once
 
 #include <bila/config.hpp>

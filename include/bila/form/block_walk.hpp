@@ -32,7 +32,8 @@ struct walk_scratch {
   gap_decays decays;
 };
 
-/// What multiplies the weights of gaps: nothing. A memory with further weights has a type with the same members.
+/// The further weights of a mask that has only gaps: none. level_walk has the same members for masks whose pairs have weights by
+/// level.
 struct gaps_alone {
   static constexpr bool changes = false;
 
@@ -46,8 +47,8 @@ struct gaps_alone {
   void weigh_gradient(index_t, index_t, kernel::tile<Real>, kernel::tile<Real>, kernel::tile<Real>) const {}
 };
 
-/// Fills M with the weights for block jb of keys of a pairwise mask, and multiplies the diagonal by `diagonal`. A pair that the
-/// call's direction hides, or that is farther apart than the mask reaches, gets weight zero without asking the mask.
+/// Fills M with a pairwise mask's weights for block ib of queries and block jb of keys, and multiplies the diagonal by `diagonal`.
+/// A pair that the call's direction hides, or that is beyond the mask's reach, gets weight zero without asking the mask.
 template <class Kernel, class T, class Real>
 BILA_NOINLINE void fill_block(const head<T>& x, index_t ib, index_t jb, double diagonal, double* scratch, kernel::tile<Real> M) {
   const index_t reach = x.mask.reach();
@@ -62,7 +63,7 @@ BILA_NOINLINE void fill_block(const head<T>& x, index_t ib, index_t jb, double d
   }
 }
 
-/// Visits the blocks of keys that block ib of queries sees in direction `way`, nearest first, until the decay between them is zero.
+/// Visits the other blocks of keys that block ib of queries sees in direction `way`, nearest first, until their decay is zero.
 /// The weights between two different blocks have rank one: M_ij = read_i (product of the totals of the blocks between) write_j.
 template <class Kernel, class T, class Real, class Visit, class More>
 BILA_NOINLINE void walk_away(const head<T>& x, direction way, index_t ib, walk_scratch<Kernel, Real>& w, const Visit& visit,

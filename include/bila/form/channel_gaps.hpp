@@ -26,9 +26,9 @@ struct channel_gap_sums {
     kernel::clear(to_start);
   }
 
-  /// Adds the pairs that cross a border of the chunk: row i of to_end has the products of query i with keys before the chunk, row j
-  /// of to_start those of key j with queries after it, and `pass` the pairs that cross the whole chunk. `decays` are those of the
-  /// gaps around the n tokens from `first` on.
+  /// Adds the pairs that cross a border of the chunk. Row i of to_end has the part of q_i o dq_i from keys before the chunk, row j
+  /// of to_start the part of k_j o dk_j from queries after it, and `pass` has the pairs that cross the whole chunk. `decays` are
+  /// those of the gaps around the n tokens from `first` on.
   template <class T>
   void add_crossing(const channel_gaps<Real>& to, const head<T>& x, direction way, index_t first,
                     kernel::tile<const Real> decays) const {
@@ -36,8 +36,8 @@ struct channel_gap_sums {
     add(to, x, way, first, decays, start_);
   }
 
-  /// Adds the pairs inside the chunk: to_end and to_start hold the products of queries and keys with each other. The pairs across
-  /// a gap are those of the queries behind it, less those of the keys behind it.
+  /// Adds the pairs inside the chunk, whose parts of q o dq and k o dk are in to_end and to_start. The pairs that cross a gap are
+  /// the sum of to_end over the tokens behind the gap, less the sum of to_start over the same tokens.
   template <class T>
   void add_inner(const channel_gaps<Real>& to, const head<T>& x, direction way, index_t first,
                  kernel::tile<const Real> decays) const {

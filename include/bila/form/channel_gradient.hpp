@@ -26,7 +26,8 @@ inline namespace BILA_UNIT {
 ///
 ///     dq_i += sum_j g_ij k_j o D_ij,   dk_j += sum_i g_ij q_i o D_ij,   dv_j += sum_i A_ij dN_i
 ///
-/// The gradient of a gap of channel c sums q_ic dq_ic and k_jc dk_jc, parts of this chunk alone.
+/// The gradient of a gap in channel c is a sum of q_ic dq_ic and k_jc dk_jc over tokens of its chunk, and of the pairs that cross
+/// the whole chunk (MATH.md 6.4).
 struct channel_gradient {
   bool recompute;  // true: only the adjoint at the end of each span of chunks is kept, and the others are recomputed
 
@@ -162,7 +163,8 @@ struct channel_gradient {
     }
   }
 
-  /// Writes the gradient of the initial state. The first chunk applies the decays of its gap.
+  /// Writes the gradient of the initial state. R already contains the decays of the state's gap, because the first chunk applies
+  /// them.
   template <class Kernel, class T, class Real>
   static BILA_NOINLINE void finish_initial(const head<T>& x, const head_gradient<T>& g, scratch<Kernel, Real>& w,
                                            pass_flags flags) {
@@ -193,7 +195,7 @@ struct channel_gradient {
     const kernel::tile<Real> none, to_end = of_gaps ? w.gap_sums.to_end.top(n) : none,
                                    to_start = of_gaps ? w.gap_sums.to_start.top(n) : none;  // (n, Dk)
 
-    // read_c is what H must still be multiplied by, so that the weighed tiles read the true H; R's factors join omega.
+    // H and R are stored without a factor for each channel. alpha contains the factors of H, and omega those of R.
     const double total = w.weights.weigh(x, flags.way, at.first, n, w.H_pending);
     for (index_t c = 0; c < Dk; ++c) w.R_read[c] = static_cast<Real>(R_pending[c]);
     const kernel::tile<Real> alpha = w.alpha.top(n), omega = w.omega.top(n);  // (n, Dk)

@@ -44,7 +44,8 @@ BILA_NOINLINE void fill_channel_logs(const head<T>& x, direction way, index_t fi
   if (ends) fill_border(n, way == direction::backward);
 }
 
-/// The rows of a chunk in the order of the sweep; and the gap that the sweep crosses before each row, of n + 1 gaps.
+/// rows_along: the rows of a chunk in the order of the sweep. gaps_along: of its n + 1 gaps, the one that the sweep crosses before
+/// each row.
 template <class Real>
 kernel::tile<Real> rows_along(direction way, const kernel::tile<Real>& x) {
   return way == direction::forward || x.data == nullptr ? x : kernel::reversed(x);
@@ -176,7 +177,7 @@ class channel_weights : public channel_borders<Kernel, Real> {
       std::fill_n(w.ones_, C, Real(1));
     }
 
-    /// Computes the weights of the n tokens from token `at` on. q and k must stay until the next chunk.
+    /// Computes the weights of the n tokens from token `at` on. q and k must outlive the uses of these weights.
     template <class T>
     void weigh(const head<T>& x, index_t at, kernel::operand<Real> q, kernel::operand<Real> k) {
       const index_t n = q.rows;

@@ -52,7 +52,7 @@ struct channel_states {
         const index_t at = (way == direction::forward ? step : blocks - 1 - step) * block, n = (std::min)(block, L - at);
         const auto k = kernel::whole_packets<Kernel>(x.k.slice(at, n), w.k);  // (n, Dk)
         const auto v = kernel::whole_packets<Kernel>(x.v.slice(at, n), w.v);  // (n, Dv)
-        weights.weigh(x, at, k, k);  // there are no queries, and what is read for them is not used
+        weights.weigh(x, at, k, k);  // k also stands in for the queries, which are not needed
         Kernel::accumulate(S, {.from = S, .decay = weights.decay(), .k = weights.k(), .v = v, .rest = weights.rest()});
       }
       weights.finish(true, x.final(way), S.s);
@@ -73,7 +73,8 @@ struct engine_of<chunkwise, memory::channels> {
   static chunks_of_channels of(const chunkwise& form) { return {{form}}; }
 };
 
-/// Token by token, a state would be read and written as often as with chunks of 4, for the same sums.
+/// The recurrent form is the chunkwise form in chunks of 4 tokens: the verb `steps`, token by token, also passes over a state once
+/// for up to 4 tokens.
 template <>
 struct engine_of<recurrent, memory::channels> {
   static constexpr bool carries_states = true;

@@ -25,7 +25,7 @@ inline namespace BILA_UNIT {
 /// Source: LION (arXiv 2502.16249), the chunkwise form, with carried states as in Mamba-2 (arXiv 2405.21060).
 struct chunkwise {
   index_t size = 0;        // tokens per chunk, at most 128; 0: the fastest that was measured, 16 forward and 32 for the gradient
-  bool recompute = false;  // true: the gradient keeps one state per sqrt(L / C) chunks, not per chunk, and computes more
+  bool recompute = false;  // true: the gradient keeps about 3 sqrt(L / C) adjoints of states, not one per chunk, and computes more
 
   error_message validate() const { return size >= 0 ? error_message() : message("chunkwise.size = ", size, ", it must be >= 0"); }
 

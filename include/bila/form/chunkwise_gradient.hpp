@@ -188,7 +188,7 @@ struct chunkwise_gradient {
     scan_border(x, way, at.first, w.decays, at.count, w.border);
   }
 
-  /// Computes the weights of dy and dZ as they enter R: reads_dy_i = times read_i a_i, reads_dZ_i = times read_i b_i.
+  /// Computes the weights of dy and dZ for a state: reads_dy_i = `times` read_i a_i, reads_dZ_i = `times` read_i b_i.
   template <class Kernel, class Real>
   static void read_tokens(place at, double times, scratch<Kernel, Real>& w) {
     const Real factor = static_cast<Real>(times);
@@ -219,8 +219,8 @@ struct chunkwise_gradient {
     kernel::weigh_borders(w.border, H_pending, 1 / R_pending, n, w.now);
     const Real* const write = w.now.write;
 
-    // Adds N_i += weights_i a_i S + sums_weights_i sums. The second term enters as the score and the value of one more key. z_i
-    // becomes N_i . of_i, where N_i is only this direction's part.
+    // Adds weights_i a_i S + sums_weights_i sums to row i of N, the running sum of dk or dq. The second term enters as the score
+    // and the value of one more key. z_i becomes the dot product of what was added with of_i.
     const auto add_read = [&](const running_sum<Real>& N, const Real* weights, kernel::tile<const Real> a,
                               kernel::tile<const Real> S, const Real* sums_weights, const Real* sums, kernel::tile<const Real> of,
                               double* z) {
@@ -240,7 +240,8 @@ struct chunkwise_gradient {
     Kernel::transpose(w.Rt, R);
     add_read(dk, write, v, w.Rt, write, flags.row_sums ? r : nullptr, k, w.columns);
     Kernel::read(dv.to, {.q = k, .S = R, .weights = write, .partial = dv.partial()}, &next);
-    add_read(dq, w.reads_dy, dy, w.Ht, w.reads_dZ, flags.row_sums ? w.h : nullptr, q, w.rows);  // last: H is cached
+    // dq comes last of the three, so that H is in the cache when the chunk updates it.
+    add_read(dq, w.reads_dy, dy, w.Ht, w.reads_dZ, flags.row_sums ? w.h : nullptr, q, w.rows);
     for (index_t j = 0; log_weights != nullptr && j < n; ++j) log_weights[at.first + j] += w.columns[j];
     if (gaps != nullptr) {
       double pass = Kernel::template inner<Real>(w.Ht, w.Rt);

@@ -32,8 +32,8 @@ struct compensation {
   }
 
   /// Returns E and e for a state that decays by `decay` and is then rounded `more` times. E is null while fewer than 128 roundings
-  /// count: these are at most 64 units in the last place, 4e-6. To keep E costs about 7 % of a chunk. A decay of e^-0.0005 a token
-  /// or less never needs E.
+  /// count: their errors are at most 64 units in the last place together, 4e-6. Keeping E costs about 7 % of a chunk. A state that
+  /// decays by e^-0.0005 a token, or faster, never needs E.
   kernel::state<Real> after(double decay, double more) const {
     if (*roundings >= most) return {E, e};
     *roundings = decay * *roundings + more;

@@ -24,7 +24,7 @@ struct gap_decays {
 
   double* way(direction w) const { return w == direction::forward ? forward : backward; }
 
-  /// The decays of the tokens from token m on.
+  /// The decays of the gaps around the tokens from token m on.
   gap_decays after(index_t m) const {
     gap_decays later = *this;
     later.forward += m;

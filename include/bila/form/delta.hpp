@@ -59,13 +59,13 @@ struct delta_states {
   }
 };
 
-/// Each direction carries a state S. A token first takes from the state a part of what its key holds, then adds its own value:
+/// Each direction carries a state S. A token first removes a part of what S holds for the token's key, then adds its own value:
 ///
 ///     S_i = (I - beta_i k_i^T k_i) decay_i S_{i-1} + beta_i k_i^T v_i
 ///     N_i = q'_i decay_i S_{i-1} from both directions + diagonal beta_i (q_i . k_i) v_i,   q'_i = q_i - beta_i (q_i . k_i) k_i
 ///
-/// q'_i reads before token i what q_i reads after token i, except the token's own value. So no half of the diagonal is subtracted.
-/// A chunk computes what its tokens write, U, from one triangular system, as delta_chunk does. Then
+/// From the state before token i, q'_i reads what q_i reads from the state after it, except the token's own value. So no half of
+/// the diagonal is subtracted. A chunk computes what its tokens write, U, from one triangular system, as delta_chunk does. Then
 ///
 ///     N_i += read_i q'_i S + sum_j M_ij (q'_i . k_j) u_j      over the j before i
 ///
@@ -73,7 +73,7 @@ struct delta_states {
 /// Source: DeltaNet, chunkwise (arXiv 2406.06484), Gated DeltaNet (arXiv 2412.06464); in both directions as MATH.md 6.5.
 template <template <class Kernel, class Real> class Weights>
 struct delta_chunkwise {
-  index_t size;         // tokens per chunk; a negative number that the caller gave stays what it is, for the message
+  index_t size;         // tokens per chunk; negative if the caller gave a negative number, which validate() reports
   index_t of_gradient;  // tokens per chunk of the gradient
   bool recompute;       // for the gradient, as chunkwise::recompute
 
@@ -190,7 +190,7 @@ struct delta_chunkwise {
   }
 };
 
-/// The engines of a form, which differ in the tokens per chunk alone.
+/// The engines for gaps with one decay and for gaps with a decay for each channel.
 struct delta_of_gaps : delta_chunkwise<delta_gaps> {
   static delta_of_gaps of(const chunkwise& form) {
     return {{form.size < 0 ? form.size : form.tokens(), form.size > 0 ? form.tokens() : 16, form.recompute}};

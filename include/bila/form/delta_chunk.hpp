@@ -12,8 +12,8 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// The factors of what both directions leave of a token: how much of its own value y_i gets, b_i (q_i . k_i) v_i times the diagonal
-/// weight. b is beta, or the mean of two betas in a call in both directions.
+/// Writes b_i, with which y_i gets the token's own value: b_i (q_i . k_i) v_i, times the diagonal weight. b is the beta of the
+/// call's direction. In a call in both directions it is the mean of the two betas.
 template <class T, class Real>
 void own_betas(const head<T>& x, index_t at, index_t n, Real* b, Real* other) {
   if (x.direction != direction::both || x.mask.own == detail::own_parameter::beta)
@@ -28,8 +28,8 @@ void own_betas(const head<T>& x, index_t at, index_t n, Real* b, Real* other) {
 ///     E = (I + T diag(beta))^-1 (V - read o K S),   T = strict(K K^T o M),   U = beta o E
 ///     S <- total S + (write o K)^T U
 ///
-/// `read` and `write` are the decays from where the direction enters the chunk and to where it leaves the chunk: a number for each
-/// token, or with decays per channel a number for each token and channel, as M then has for each pair.
+/// read_i is the decay from where the direction enters the chunk to token i, write_j the one from token j to where it leaves the
+/// chunk. With decays per channel read_i, write_j and M_ij have a number for each channel.
 template <class Kernel, class Real, class Weights>
 struct delta_chunk {
   delta_chunk(kernel::arena& memory, head_size size, index_t C)

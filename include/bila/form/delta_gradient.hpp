@@ -35,7 +35,7 @@ struct delta_gradient {
 
   keeping keep_for(index_t L) const { return keeping::for_tokens(L, size, recompute); }
 
-  /// Tiles of 2 C rows hold two kinds of rows one below the other: of q' and k, or of Y and P, or of their scores with keys.
+  /// Tiles of 2 C rows hold two kinds of rows one below the other: q' and k, or Y and P, or the scores of q' and of k with keys.
   template <class Kernel, class Real>
   struct scratch {
     scratch(kernel::arena& memory, head_size head, index_t chunk, keeping kept)
@@ -76,12 +76,12 @@ struct delta_gradient {
     kernel::tile<Real> YP, v, E, U;               // (2 C, Dv) (C, Dv) (C, Dv) (C, Dv)
     kernel::tile<Real> AT;                        // (2 C, C) rows are readers, columns are writers
     kernel::tile<Real> H, Ht, Rt;                 // (Dk, Dv) (Dv, Dk) (Dv, Dk)
-    Real* H_sums;                                 // (Dk) without meaning
+    Real* H_sums;                                 // (Dk) for load_initial_state; not read
     compensation<Real> rest;                      // (Dk, Dv) rounding errors of H
     Real* slopes;                                 // (L) dN_i = slopes_i dy_i
     Real *beta, *own, *erased, *factors;          // (C) own: weights of own values; erased: -beta_i (q_i . k_i)
     Real* running;                                // (C)
-    double *dots, *value_dots, *own_dots;         // (C) dq'_i . k_i; of rows of Dv; q_i . k_i
+    double *dots, *value_dots, *own_dots;         // (C) dq'_i . k_i; Pi_i . e_i or Y_i . v_i; q_i . k_i
     double* H_pending;                            // what H has not been multiplied by
     Weights<Kernel, Real> weights;
     kept_adjoints<Kernel, Real> adjoints;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the gradient of the delta rule needs of the gaps besides delta_weights.hpp: how gradients come back from a state and from
-// the pairs inside a chunk, and the gradients of the gaps.
+// What the gradient of the delta rule computes with the decays of gaps, besides delta_weights.hpp: the gradients of rows that read
+// or write a state, those of the pairs inside a chunk, and those of the gaps.
 #pragma once
 
 #include <bila/config.hpp>
@@ -20,7 +20,7 @@ template <class Real>
 struct delta_tokens {
   kernel::tile<Real> QK, dQK;  // (2 n, Dk) q' and k, and their gradients as readers
   kernel::tile<Real> dk;       // (n, Dk) the gradients of keys as writers
-  kernel::tile<Real> YP;       // (2 n, Dv) what readers multiply: dN and P
+  kernel::tile<Real> YP;       // (2 n, Dv) dN of the queries, then P of the keys
   kernel::tile<Real> AT;       // (2 n, n) scores of readers with writers
   kernel::tile<Real> U;        // (n, Dv)
 
@@ -80,7 +80,8 @@ class delta_gap_gradients : public delta_gaps<Kernel, Real> {
     return {QK, this->reads_, false};
   }
 
-  /// Writes what readers get back from the state that entered the chunk, and writers from the adjoint of the state that left it.
+  /// Writes the gradients of readers that come from the state before the chunk, and those of writers from the adjoint of the state
+  /// after it.
   void come_back(const delta_tokens<Real>& t, const state_pair<Real>& by, kernel::operand<Real> Ht, kernel::operand<Real> Rt,
                  kernel::prefetch_queue& next) {
     Kernel::read(t.dQK, {.q = t.YP, .S = Ht, .weights = both_reads(t.QK, by.H_pending, false).weights}, &next);
@@ -194,7 +195,8 @@ class delta_channel_gradients : public delta_channels<Kernel, Real> {
     Kernel::score(G, t.YP, ut, kernel::rank_one<Real>{signs_, this->ones_});
     const auto gaps = this->weights_.decays(way, n);  // (n + 1, Dk)
     sums_.clear();
-    // In the verb the rows of G are keys. Here they are readers, which come later in the direction than the columns.
+    // In the verb the rows of G are keys. Here they are the tokens that read, which come later, so the verb gets the other
+    // direction.
     const auto collect = [&](bool of_rows, kernel::tile<Real> scores, kernel::tile<const Real> from, kernel::tile<Real> to,
                              kernel::tile<const Real> products_with, const kernel::tile<Real>& products) {
       const kernel::tile<Real> part = part_.top(n);  // (n, Dk)

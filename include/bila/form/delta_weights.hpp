@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the gaps give to a chunk of the delta rule in one direction, for gaps with one decay and for gaps with a decay for each
-// channel.
+// The weights that a chunk of the delta rule gets from its gaps in one direction: for gaps with one decay, and for gaps with a
+// decay for each channel.
 #pragma once
 
 #include <bila/config.hpp>
@@ -17,7 +17,7 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// Rows as they meet a state: row i counts weights_i times.
+/// Rows that are multiplied with a state, or summed into one: row i counts weights_i times.
 template <class Real>
 struct weighed_rows {
   kernel::tile<const Real> x;  // (n, Dk)
@@ -28,7 +28,7 @@ struct weighed_rows {
   const Real* of_sum() const { return ones ? nullptr : weights; }
 };
 
-/// Whether rows meet a state as readers of what is already there: queries add what they read, keys take it away.
+/// Whose rows read a state: those of queries, which add what they read to N, or those of keys, which subtract it from V.
 enum class reader { query, key };
 
 /// The weights of gaps that have one decay: see delta_chunk. `pending` is the factor that a stored state has not been multiplied
@@ -82,8 +82,8 @@ class delta_gaps {
   /// A_ij = rows_i . k_j times the decays from token j to token i, where j comes before i in the direction; else zero.
   void score(const kernel::tile<Real>& A, kernel::operand<Real> rows) { Kernel::score(A, rows, kt_now_, triangle(rows.rows)); }
 
-  /// Rows that read a state which entered the chunk. Rows of queries and of keys have their own memory, and stay until the next
-  /// call.
+  /// The rows, weighed as readers of the state that enters the chunk. `inverse`: the rows are added to a stored state, which
+  /// divides by `pending`. Rows of queries and of keys have memory of their own, and stay until the next call.
   weighed_rows<Real> reads(reader by, kernel::operand<Real> rows, const double* pending, bool inverse = false) {
     Real* const weights = by == reader::query ? reads_ : reads_ + rows.rows;
     const Real factor = static_cast<Real>((by == reader::query ? 1 : -1) * (inverse ? 1 / *pending : *pending));

@@ -59,7 +59,7 @@ struct key_ends {
     }
   }
 
-  double *forward, *backward;  // (L + 1) decays of the gaps, relative as the states before and after the gap are
+  double *forward, *backward;  // (L + 1) decays of the gaps, between states that are relative to their largest weights
   Real *write_forward, *write_backward, *read_forward, *read_backward, *own, *unit;  // (L)
   double* sums = nullptr;  // (L) gradient with respect to w_j, to which a form adds; null: not wanted
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which masks a form can compute, decided at compile time. A mask keeps the past in one kind of memory. A form has an engine for
-// each kind that it can compute, and the entry point picks the engine. A pair of form and mask without an engine does not compile.
+// Which masks a form can compute, decided at compile time. A mask's kind of memory says how sums over tokens are kept under this
+// mask: in no state, in one state, or in several. A form has an engine for each kind that it can compute, and the entry point picks
+// the engine. A pair of form and mask without an engine does not compile.
 #pragma once
 
 #include <bila/config.hpp>
@@ -14,16 +15,16 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// How a mask keeps the past: see the concepts in mask/concepts.hpp.
+/// How sums over tokens are kept under a mask. mask/concepts.hpp has a concept for each kind.
 enum class memory {
-  pairs,               // not at all, every pair of tokens has its own weight
+  pairs,               // in no state: every pair of tokens has its own weight
   gaps,                // in a state that decays at each gap
   weighed_gaps,        // the same, and keys have weights
   channels,            // in a state whose rows decay at each gap, each row in its own way
   exclusive_channels,  // the same, and a query does not read through the gap next to it
   levels,              // in a state for each level of a binary tree over the tokens
-  delta,               // in a state that decays at each gap, and in which a token replaces what its key holds
-  channel_delta        // the same, in a state whose rows decay each in its own way
+  delta,               // in a state that decays at each gap, and in which a token replaces a part of the value of its key
+  channel_delta        // the same, in a state whose rows decay at each gap, each in its own way
 };
 
 /// The kind of memory of a mask or rule.

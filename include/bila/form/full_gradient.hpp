@@ -17,7 +17,7 @@ inline namespace BILA_UNIT {
 ///     dl/dM_ij = g_ij (q_i . k_j)                                for a pairwise mask
 ///     dl/df_t = sum_{i >= t > j} E_ij,   dl/db_t = sum_{i < t <= j} E_ij,   dl/d diagonal = sum_i g_ii (q_i . k_i)
 ///
-/// Time O(L^2 (Dk + Dv)), memory O(block (block + Dk + Dv)) and four numbers per token. It reads y and the forward row sum.
+/// Time O(L^2 (Dk + Dv)), memory O(block (block + Dk + Dv)) and four numbers per token. The form reads y and the forward row sum.
 /// Source: the dense closed form of LION's full masked attention (arXiv 2502.16249).
 struct full_gradient {
   template <class Kernel, class Real>
@@ -171,7 +171,7 @@ struct full_gradient {
       for (index_t d = 0; d < to.sum.width; ++d) to.sum(i, d) = 0;
   }
 
-  /// Adds A q to sum, in place if the sum's rows are whole packets.
+  /// Adds A q to the rows of `to.sum` from row `first` on: in place if these are whole packets, else in scratch_tile.
   template <class Kernel, class T, class Real>
   static void add_product(const gradient_rows<T>& to, index_t first, kernel::tile<Real> scratch_tile, kernel::tile<Real> A,
                           kernel::tile<const Real> q) {

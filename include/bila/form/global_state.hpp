@@ -16,7 +16,7 @@ inline namespace BILA_UNIT {
 
 /// Computes T = K^T [V, 1],  [N, Z] = Q T, in O(L Dk Dv) time and O(Dk Dv) memory.
 struct global_state {
-  /// The diagonal weight must be 1: to add (diagonal - 1) (q . k) v would cancel if one token outweighs all others.
+  /// The diagonal weight must be 1: adding (diagonal - 1) (q . k) v would cancel digits if one token outweighs all others.
   static bool serves(gap gaps, direction way, double diagonal) {
     return gaps == gap::none && way == direction::both && detail::is_exactly(diagonal, 1);
   }

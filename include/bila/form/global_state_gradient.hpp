@@ -126,7 +126,8 @@ struct global_state_gradient {
     }
   }
 
-  /// Returns an entry of P from `own`, the queries' part, and writes the gradients of initial states and their gaps.
+  /// Returns entry (c, d) of P: `own`, the sum over queries, plus the gradients of the final states. Also writes that entry of the
+  /// initial states' gradients, and adds its part to the gradients of their gaps.
   template <class T, class Real>
   static Real join(const head<T>& x, head_gradient<T>& g, index_t c, index_t d, Real own) {
     const index_t Dv = x.v.width;

@@ -25,9 +25,9 @@ inline namespace BILA_UNIT {
 
 constexpr direction other(direction way) { return way == direction::forward ? direction::backward : direction::forward; }
 
-/// One head's part of a `state`: S (Dk, Dv), z (Dk, 1), and the decay of the gap between the state and the sequence: one number, or
-/// the logs of decays per channel, (1, Dk), which the first chunk applies. A final state is multiplied by its decay before it is
-/// written.
+/// One head's part of a `state`: S (Dk, Dv) and z (Dk, 1). An initial state enters through a gap, with one decay, or with decays
+/// per channel whose logs are `log_decays` (1, Dk) and which the first chunk applies. A final state is multiplied by `decay` before
+/// it is written.
 template <class Real>
 struct head_state {
   rows<Real> S, z;
@@ -173,7 +173,8 @@ const real_of<T>* units_of(const head<T>& x, index_t first) {
   return x.mask.ends == nullptr ? nullptr : x.mask.ends->unit + first;
 }
 
-/// Finishes rows [first, first + N.rows): y = sums / n(Z). write() is called once `out` is filled, and must set N_i = out_i sums_i.
+/// Normalises and stores rows [first, first + N.rows). write() is called when out_i holds the factor of row i, and must set N_i to
+/// out_i times the row's sum.
 template <class Kernel, class T, class Real, class Write>
 void finish(const head<T>& x, index_t first, kernel::tile<Real> N, const Real* z, Real* out, const norm_view<Real>& norm,
             const Write& write) {

@@ -19,12 +19,13 @@ struct gradient_rows {
   bool first = true, last = true;
 };
 
-/// Where the gradients of one direction's gaps are added, if each channel has decays of its own: to the gaps' own tensor, and to
-/// the mask's parameter, in which gap t is row t - before. The caller zeroes both. `entering`: of the gap before the initial state.
+/// Where the gradients of one direction's gaps are added if each channel has decays of its own: to the gradients of the gaps
+/// themselves, and to that of the mask's parameter, whose row t - before gives the decays of gap t. The caller zeroes both.
+/// `entering`: the gradient of the gap between the initial state and the sequence.
 template <class Real>
 struct channel_gaps {
   rows<Real> gaps, parameter, entering;  // (L, Dk) (L, Dk) (1, Dk); data is null if not wanted
-  index_t before = 0;                    // 1 if the gate of the token before gives the decay of a gap
+  index_t before = 0;                    // 1 if the decays of gap t come from the gates of token t - 1
 
   bool wanted() const { return gaps.data != nullptr || parameter.data != nullptr || entering.data != nullptr; }
 };
@@ -41,7 +42,7 @@ struct head_gradient {
   gradient_rows<T> q, k, v;                              // (L, Dk) (L, Dk) (L, Dv)
   rows<Real> weights;                                    // (L, L) with respect to M, zeroed by the caller; null: not wanted
   rows<Real> own_forward, own_backward;                  // of the parameter that the mask has besides gaps, (L, 1) or (L, levels):
-                                                         // the form adds to it; own_forward is also for both; null: not wanted
+                                                         // added to; own_forward if one serves both directions; null: not wanted
   channel_gaps<Real> channels_forward, channels_backward;
   double* bonus = nullptr;                         // (Dk) this head's part, zeroed by the caller; null: not wanted
   double *forward = nullptr, *backward = nullptr;  // (L + 1) gradients of the log decays of gaps t, 0 <= t <= L;
@@ -131,8 +132,8 @@ void weigh_diagonal(const head<T>& x, head_gradient<T>& g, kernel::tile<Real> A,
   }
 }
 
-/// Adds to the gradient with respect to the log weights of keys the pairs of one block, dl/dw_j = sum_i E_ji. The keys are tokens
-/// from `first` on. If the block is on the diagonal, it was computed with weight 1 there. `rows` is scratch for the queries.
+/// Adds the pairs of one block to the gradient of the keys' log weights, dl/dw_j = sum_i E_ji. Row 0 of E is the key of token
+/// `first`. A block on the diagonal was computed with weight 1 there, and is corrected. `rows` is scratch for the queries.
 template <class Kernel, class T, class Real>
 void add_log_weights(const head<T>& x, index_t first, kernel::tile<Real> E, bool on_diagonal, double* rows) {
   if (x.mask.ends == nullptr || x.mask.ends->sums == nullptr) return;

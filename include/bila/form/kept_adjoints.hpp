@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the gradients in chunks share: the adjoints of states that a pass keeps, the order in which it visits chunks, and the sums
-// of dq, dk and dv that a pass goes on with.
+// of dq, dk and dv to which the passes of both directions add.
 #pragma once
 
 #include <bila/config.hpp>
@@ -16,7 +16,8 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// How many adjoints are kept: one for each chunk of a span, and one for each span.
+/// How many adjoints are kept. Chunks are grouped into spans: one adjoint is kept for each chunk of the current span, and one for
+/// each span.
 struct keeping {
   index_t chunks, spans;
 
@@ -90,8 +91,8 @@ void prefetch_chunk(const head<T>& x, const head_gradient<T>& g, place at, kerne
 /// The adjoints R of states after chunks, and their columns r for row sums.
 template <class Kernel, class Real>
 struct kept_adjoints {
-  /// `decays`: how many numbers of each adjoint say what the stored adjoint must still be multiplied by: 1, or Dk for decays per
-  /// channel.
+  /// `decays`: how many factors each stored adjoint has, by which it must be multiplied to give the true one: 1, or Dk with decays
+  /// per channel.
   kept_adjoints(kernel::arena& memory, head_size head, keeping kept, index_t decays)
       : rest(memory, head.Dk, head.Dv, head.Dk, std::type_identity<Kernel>()),
         inside(memory, head, kept.chunks + 1, decays),
@@ -156,7 +157,7 @@ struct kept_adjoints {
   }
 
   compensation<Real> rest;  // (Dk, Dv) (Dk) rounding errors of R and r
-  list inside, ends;        // for the chunks of one span, and one more; for the ends of spans
+  list inside, ends;        // before and after each chunk of one span; at the ends of spans
   list ends_rest;           // `rest` at the ends of spans
 
  private:

@@ -15,11 +15,11 @@ inline namespace BILA_UNIT {
 
 inline index_t bits_in(index_t n) { return static_cast<index_t>(std::bit_width(static_cast<std::uint64_t>(n))); }
 
-/// How many states are live at once at most, for L tokens in chunks of C.
+/// The largest number of states that a sweep over L tokens in chunks of C holds at the same time.
 inline index_t level_count(index_t L, index_t C) { return std::max<index_t>(1, bits_in((std::max<index_t>(L, 1) - 1) / C)); }
 
-/// The levels on which a chunk sees other chunks in one direction: level p has the 2^(p - 1) chunks of the other half of an aligned
-/// range of 2^p chunks. The coarsest comes first.
+/// The levels on which a chunk sees other chunks in one direction. Level p joins the two halves of a range of 2^p chunks that
+/// starts at a multiple of 2^p: a chunk in one half sees the 2^(p - 1) chunks of the other. The largest level comes first.
 struct live_levels {
   /// Chunk `index` of a head of L tokens in chunks of C.
   live_levels(direction way, index_t index, index_t L, index_t C) {
@@ -35,11 +35,11 @@ struct live_levels {
   }
 
   index_t count = 0;
-  index_t merged = 0;  // how many of the finest levels become one state with the chunk itself, once it is done
+  index_t merged = 0;  // how many of the smallest levels become one state with the chunk's own sum after the chunk
   std::int8_t level[64] = {};
 };
 
-/// The states of the levels that a sweep sees, one below the other, the coarsest level first. A state is multiplied by a decay only
+/// The states of the levels that a sweep sees, one below the other, the largest level first. A state is multiplied by a decay only
 /// when it is merged into another one: the true state n is held_n times the stored one.
 template <class Kernel, class Real>
 struct level_states {
@@ -68,7 +68,7 @@ struct level_states {
     held[n] = 0;
   }
 
-  /// Merges state n into state n - 1. Both then count from here.
+  /// Merges state n into state n - 1: applies held to state n - 1, then adds state n, whose held must be 1.
   void merge(index_t n, bool row_sums) const {
     decay(at(n - 1), sums_at(n - 1), row_sums ? sums : 0, held[n - 1]);
     Kernel::add(at(n - 1), at(n));

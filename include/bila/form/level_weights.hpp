@@ -15,8 +15,8 @@ inline namespace BILA_UNIT {
 /// The number of levels that pairs of L tokens have: level 0 for a token and itself, and bit_width(L - 1) others.
 inline index_t levels_in(index_t L) { return bits_in(std::max<index_t>(L, 1) - 1) + 1; }
 
-/// The weights w_i[l] of the queries of one block, level by level. Tokens and levels of the block are those of the segment, because
-/// the block starts at a multiple of a power of two that is at least its length.
+/// The weights w_i[l] of the queries of one block, level by level. Inside the block tokens may count from the block's start: levels
+/// stay the same, because the block starts at a multiple of a power of two that is at least its length.
 template <class Kernel, class Real>
 struct level_weights {
   level_weights(kernel::arena& memory, index_t tokens, index_t levels)

@@ -29,7 +29,7 @@ struct level_sweep {
   level_states<Kernel, Real>& way(direction w) { return w == direction::forward ? forward : backward; }
 
   level_states<Kernel, Real> forward;
-  two_sided_sweep<Kernel, Real> rows;  // its own states have no rows
+  two_sided_sweep<Kernel, Real> rows;  // its own two states are empty, because Dk is 0
   level_states<Kernel, Real> backward;
 };
 
@@ -181,7 +181,7 @@ struct level_chunks {
     }
   }
 
-  /// Writes the queries as the states of all levels are read with them, side by side.
+  /// Writes the queries, weighed for the state of each level, side by side: one row then reads all states.
   template <class Kernel, class Real>
   static BILA_NOINLINE kernel::tile<const Real> weigh_queries(scratch<Kernel, Real>& w, const level_states<Kernel, Real>& states,
                                                               const live_levels& live, index_t c, direction way,

@@ -17,17 +17,18 @@ inline namespace BILA_UNIT {
 /// For one direction, let H_p be the live states before a chunk and R_p their adjoints after it, all with one more column, for row
 /// sums, and let u_ip = read_i [dN_i, dZ_i] H_p^T. Against the direction,
 ///
-///     R_p <- total R_p + sum_i w_i[c + p] read_i q_i^T [dN_i, dZ_i]    a merge becomes a copy of its adjoint to all that were
-///     merged
+///     R_p <- total R_p + sum_i w_i[c + p] read_i q_i^T [dN_i, dZ_i]
 ///
-/// and the adjoint R of the chunk's own sum, one of these copies, is kept. Along the direction,
+/// Where states were merged, each of them gets a copy of the adjoint of the merged state. The adjoint R of the chunk's own sum, one
+/// of these copies, is kept. Along the direction,
 ///
 ///     dq_i += sum_p w_i[c + p] u_ip     dw_i[c + p] = q_i . u_ip     dk_j += write_j [v_j, 1] R^T     dv_j += write_j k_j R
 ///
-/// The pairs inside the chunk are added once for both directions, as in chunkwise_gradient. No weight is divided by.
+/// The pairs inside the chunk are added once for both directions, as in chunkwise_gradient. Nothing is divided by a weight.
 ///
-/// The pairs that cross the whole chunk are sums over the live states. The pairs of a state with the chunks that read it are what
-/// these chunks computed for dw; those with all later chunks are one inner product of state and adjoint, where the state is merged.
+/// The pairs that cross the whole chunk, which the gradients of gaps need, are a sum over the live states. The pairs of a state
+/// with one chunk that reads it follow from that chunk's dw. Those with all chunks after the state's merge are one inner product,
+/// of the state and its adjoint.
 ///
 /// Time O(L C (Dk + Dv) + L Dk Dv log(L / C)). Memory: one adjoint per chunk, Dk (Dv + 1) / C numbers per token.
 /// Source: the transposed masked form of log-linear attention (arXiv 2506.04761), MATH.md 6.9.
@@ -87,7 +88,7 @@ struct levels_gradient {
     kernel::tile<Real> A, G, E, M;                        // (C, C) rows are keys, columns are queries
     kernel::border_weights<Real> border;                  // (C) weights at the borders
     Real *a, *b;                                          // (L) dN_i = a_i dy_i, dZ_i = b_i
-    Real *a_here, *b_here, *reads_dy, *reads_dZ, *write;  // (C) a and b of the chunk; their weights for a state; of keys for R
+    Real *a_here, *b_here, *reads_dy, *reads_dZ, *write;  // (C) a, b of the chunk; read_i a_i, read_i b_i; keys' weights for R
     Real *running, *rest;                                 // (C) scratch; (Dk) rounding errors of a chunk's row sums
     double *dots, *rows, *columns;                        // (C) dw of a level; for gate_gradient_scan
     double *read_here, *merged;                           // (chunks, states) pairs of a state with the chunk that reads it; with
@@ -127,7 +128,7 @@ struct levels_gradient {
   }
 
  private:
-  // More sums than these in one adjoint are compensated: see form::compensation.
+  // With more chunks than these the adjoints are compensated: see form::compensation.
   static constexpr index_t most_sums = 128;
 
   live_levels live_at(direction way, const place& at, index_t L) const { return {way, at.first / size, L, size}; }
@@ -259,7 +260,7 @@ struct levels_gradient {
     running_sum<Real> dq, dk, dv;
   };
 
-  /// Adds to dk and dv the chunks that read the chunk's own sum.
+  /// Adds to dk and dv what comes from the later chunks, which read this chunk's own sum.
   template <class Kernel, class Real>
   static BILA_NOINLINE void add_keys(scratch<Kernel, Real>& w, const tokens<const Real>& in, const sums<Real>& to,
                                      kernel::operand<Real> R, std::type_identity_t<const Real*> r, double pending, bool columns,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The final states and nothing else, for every form that carries states. The first call over a sequence that is cut into pieces
-// needs only these states. It reads no query and computes no score.
+// The final states without y, for forms that carry states. If a sequence is computed in pieces, a first call for each piece may
+// need only these. Such a call reads no query and computes no score.
 #pragma once
 
 #include <bila/config.hpp>

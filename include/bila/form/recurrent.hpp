@@ -80,7 +80,7 @@ struct recurrent {
     });
   }
 
-  /// The gradient takes chunks of 16 tokens, keeps one state per sqrt(L / 16) chunks, and recomputes the others.
+  /// The gradient takes chunks of 16 tokens, keeps one adjoint per span of about sqrt(L / 16) chunks, and recomputes the rest.
   chunkwise_gradient gradient() const { return {.size = 16, .recompute = true}; }
 
  private:
@@ -107,7 +107,8 @@ struct recurrent {
         const double lambda = w.lambda[forwards ? i + 1 : n - 1 - i];
         w.read[i] = static_cast<Real>(inside.factor());
         w.write[i] = static_cast<Real>(1 / inside.factor());
-        w.settle[i] = static_cast<Real>(inside.decay(lambda, i % 4 == 3 || i + 1 == n ? 0.5 : 1. / 16));  // 4 tokens share a pass
+        // No decay is applied inside a group of 4 tokens, if possible: `steps` then passes over the state once for all four.
+        w.settle[i] = static_cast<Real>(inside.decay(lambda, i % 4 == 3 || i + 1 == n ? 0.5 : 1. / 16));
         total *= lambda;
       }
       kernel::prefetch_queue next;
@@ -139,7 +140,7 @@ struct recurrent {
       if (rest.S.data == nullptr) {
         Kernel::steps(along(way, N), z, S, tokens, &next);
         state = inside;
-      } else {  // the tokens update a copy of the state; the state adds the block's sum at once
+      } else {  // compensated: `steps` updates a copy of the state, and the state adds the block's sum at once
         std::copy_n(passed.S.data, passed.S.rows * passed.S.stride, w.S.data);
         std::copy_n(passed.s, kernel::round_up(passed.S.rows, Kernel::template lanes<Real>), w.s);
         Kernel::steps(along(way, N), z, copy, tokens, &next);

@@ -94,7 +94,8 @@ kernel::tile<const Real> partial_rows(const head<T>& x, const two_sided_sweep<Ke
     return kernel::whole_packets<Kernel>(rows<const T>(x.y.slice(first, n)), scratch);
 }
 
-/// Queues tokens [first, first + n) and their rows of y. The kernels of the chunk before them prefetch what is queued.
+/// Queues what the next chunk of a sweep reads, tokens [first, first + n) and their rows of y. The verbs of the current chunk
+/// prefetch it.
 template <class T>
 void prefetch_tokens(kernel::prefetch_queue& next, const head<T>& x, direction way, index_t first, index_t n) {
   x.mask.prefetch_channels(way, first, n, next);

@@ -30,7 +30,7 @@ inline namespace v0_1 {
 namespace form {
 inline namespace BILA_UNIT {
 
-/// A mask whose decays per channel lie in memory, a row for each gap.
+/// A mask whose log decays per channel lie in memory, a row for each gap.
 template <class Mask>
 concept has_gate_rows = requires(const Mask& mask, index_t n) {
   mask.gate_rows(direction::forward, n, n, n, n).column_stride;
@@ -56,7 +56,7 @@ struct mask_view {
   void (*ask_log_decays)(const void* mask, index_t b, index_t h, direction way, index_t first, index_t count, double* to) = nullptr;
   /// Writes the weights of queries [first, first + count) for key j. Null if the mask is gapped.
   void (*ask_weights)(const void* mask, index_t b, index_t h, index_t first, index_t count, index_t j, double* to) = nullptr;
-  /// The farthest two tokens can be apart with a weight other than zero. Null if any distance can have one.
+  /// Returns the largest distance of two tokens whose weight may be other than zero. Null if there is no such limit.
   index_t (*ask_reach)(const void* mask, index_t b, index_t h) = nullptr;
 
   /// Writes the log decays of gaps [first, first + count), Dk numbers for each gap, `stride` apart; positive ones become 0.
@@ -67,7 +67,7 @@ struct mask_view {
                                 kernel::prefetch_queue& next) = nullptr;
   /// Writes the weights of the channels for a query's own token.
   void (*ask_bonus)(const void* outer, index_t h, index_t Dk, Real* to) = nullptr;
-  /// Returns what is wrong with the values of the decays inside a segment. Null if gaps have one decay.
+  /// Returns what is wrong with the values of the decays inside a segment. Null if gaps have one decay for all channels.
   error_message (*ask_wrong_channels)(const void* mask, index_t b, index_t h, const segment& piece, index_t Dk) = nullptr;
   /// Writes the log weights of keys [first, first + count).
   void (*ask_log_weights)(const void* outer, index_t b, index_t h, index_t first, index_t count, double* to) = nullptr;
@@ -80,7 +80,8 @@ struct mask_view {
 
   /// Returns what is wrong with the mask's parameters, for a y of B batch rows, H heads and L tokens.
   error_message (*ask_wrong)(const void* outer, index_t B, index_t H, index_t L) = nullptr;
-  /// Returns what is wrong with the values of the parameter `own` inside segments. Null if there is none.
+  /// Returns what is wrong with the values of the parameter `own` inside a segment. Null if there is no such parameter, or if it is
+  /// the bonus.
   error_message (*ask_wrong_values)(const void* outer, index_t b, index_t h, const segment& piece, index_t Dk) = nullptr;
   /// Returns an error if one of these outputs overlaps the mask's parameters in memory.
   error_message (*ask_overlap)(const void* outer, detail::named_tensors outputs) = nullptr;
@@ -120,7 +121,7 @@ void add_checks(mask_view<Real>& view) {
   };
 }
 
-/// Adds the pointers to the parameter that a mask or rule has besides its gaps.
+/// Sets the function pointers that read and check the parameter that a mask or rule has besides its gaps.
 template <class Real, class Mask>
 void add_own_parameter(mask_view<Real>& view, const Mask& mask) {
   if constexpr (has_own_heads<Mask>) view.own_heads = mask.own_heads();
@@ -188,7 +189,7 @@ void add_own_parameter(mask_view<Real>& view, const Mask& mask) {
   }
 }
 
-/// Copies a row of log decays; positive ones become 0. Compilers turn this loop into packets.
+/// Copies a row of log decays; positive ones become 0. Compilers vectorise this loop.
 template <class T, class Real>
 void copy_log_decays(const T* from, index_t Dk, Real* to) {
   for (index_t d = 0; d < Dk; ++d) {
@@ -197,7 +198,7 @@ void copy_log_decays(const T* from, index_t Dk, Real* to) {
   }
 }
 
-/// Adds the pointers to decays per channel.
+/// Sets the function pointers that read and check decays per channel.
 template <class Real, class Mask>
 void add_channels(mask_view<Real>& view, const Mask& gaps) {
   view.gapped = true;
@@ -349,7 +350,7 @@ struct head_mask : mask_view<Real> {
     this->ask_levels(this->outer, way, b, own_head, first + t, count, wanted, to, stride);
   }
 
-  /// The distance between tokens beyond which weights are zero; at most 2^48, so that sums with places do not overflow.
+  /// The distance between tokens beyond which weights are zero; at most 2^48, so that adding a token's index cannot overflow.
   index_t reach() const {
     constexpr index_t any = index_t{1} << 48;
     return this->ask_reach == nullptr ? any : (std::min)(any, this->ask_reach(this->mask, b, h));
@@ -375,7 +376,7 @@ struct norm_view {
     return ask_row_scales(norm, out, z, n, scale, unit);
   }
 
-  /// `unit` points to that of the row.
+  /// Returns the quotient of one row. `unit` points to the unit of this row.
   quotient<Real> quotient_of(Real Z, double scale, const Real* unit = nullptr) const { return ask_quotient(norm, Z, scale, unit); }
 
   /// Writes the slopes a_i, b_i of tokens with row sums Z and dots_i = dy_i . y_i. Returns their part in the scale's gradient.
@@ -385,7 +386,7 @@ struct norm_view {
   }
 };
 
-/// Relative: the mask weighs keys, so the norm is asked with the rows' units.
+/// `Relative`: the mask weighs keys, so the norm is called as a relative_normaliser, with the unit of each row.
 template <class Real, bool Relative = false, class Norm>
 norm_view<Real> view_of_norm(const Norm& norm) {
   norm_view<Real> view;

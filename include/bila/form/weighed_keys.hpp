@@ -26,8 +26,8 @@ inline namespace BILA_UNIT {
 ///     mu^F_i = max(mu^F_{i-1} + f_i, w_i)      mu^B_i = max(mu^B_{i+1} + b_{i+1}, w_i)      m_i = max(mu^F_i, mu^B_i)
 ///
 /// In a call of one direction m_i is that direction's mu_i. The value before the first token is the log decay of the initial
-/// state's gap plus its log scale. One of the decay and the write factor is 1 in each direction, and so is one of the two read
-/// factors: a token needs four exponentials. All of it is computed in double.
+/// state's gap plus its log scale. In each direction the decay of a gap or the write factor is 1, and one of the two read factors
+/// is 1. So a token needs four exponentials: one for each direction, one to read, and `unit`. All of it is computed in double.
 template <class Kernel, class Real>
 class ends_finder {
  public:
@@ -36,10 +36,10 @@ class ends_finder {
     for (double** const x : {&exponents_, &mu_forward_, &mu_backward_}) *x = later_.numbers<Kernel, double>(L);
   }
 
-  /// The bytes that find() uses behind the arena, of which the form can use the same afterwards.
+  /// The bytes of the arena up to the end of find()'s own scratch. The form may use this scratch after find().
   std::size_t used_at_first() const { return later_.used(); }
 
-  /// Changes x so that a form computes with the relative gaps. The form must not outlive this object.
+  /// Changes x so that a form computes with the relative gaps. x then points into this object.
   template <class T>
   BILA_NOINLINE void find(head<T>& x) {
     const index_t L = x.k.count;
@@ -77,7 +77,7 @@ class ends_finder {
     return from.given() ? (std::max)(from.log_decay + from.log_scale, removed) : removed;
   }
 
-  /// Writes mu, and to the places of the decays the differences mu_{i-1} + f_i - w_i.
+  /// Writes mu, and in place of the decays the differences mu_{i-1} + f_i - w_i, which settle() turns into decays.
   template <class T>
   BILA_NOINLINE void scan(const head<T>& x) {
     const index_t L = x.k.count;
@@ -155,7 +155,7 @@ class ends_finder {
   double *w_, *exponents_ = nullptr, *mu_forward_ = nullptr, *mu_backward_ = nullptr;  // (L)
 };
 
-/// Counts the memory of an engine that runs behind an ends_finder.
+/// Counts the memory of an ends_finder and of the engine that computes with what it found.
 template <class Kernel, class T, class Plan>
 void plan_weighed(kernel::arena& memory, head_size largest, const Plan& plan) {
   const ends_finder<Kernel, real_of<T>> finder(memory, largest.L);
@@ -211,7 +211,7 @@ struct weighed_states {
   }
 };
 
-/// `Engine` for weighed keys. Each part of a head's work finds the ends again, which takes 2 % of a chunkwise sweep.
+/// `Engine` for weighed keys. Each split of a head finds the largest weights again, which takes 2 % of a chunkwise sweep.
 template <class Engine>
 struct weighed : Engine {
   using states = weighed_states;

@@ -29,7 +29,7 @@ class scalar_weights {
         now_{memory.zeros<Kernel, Real>(C), memory.numbers<Kernel, Real>(C)},
         decays_(memory, sweep_decays<Kernel>::tokens_for(C), std::type_identity<Kernel>()) {}
 
-  /// Decays of a state that are not applied yet.
+  /// How many decays are collected beside a state (carried_state::pending).
   static constexpr index_t pending(head_size) { return 1; }
 
   /// The weights of one sweep over tokens [first, last).
@@ -44,7 +44,7 @@ class scalar_weights {
           finish_(finish),
           gaps_(w.decays_, way, C, first, last, both) {}
 
-    /// Computes the weights of the n tokens from token `at` on. q and k must stay until the next chunk.
+    /// Computes the weights of the n tokens from token `at` on. q and k must outlive the uses of these weights.
     template <class T>
     void weigh(const head<T>& x, index_t at, kernel::operand<Real> q, kernel::operand<Real> k) {
       const index_t n = q.rows;

@@ -47,7 +47,8 @@ class arena {
     return result;
   }
 
-  /// A padded tile with the content that was there. Rows 512 bytes apart would share an eighth of the first cache's sets.
+  /// A padded tile, not initialised. If the stride were a multiple of 512 bytes, a column would use only an eighth of the L1
+  /// cache's sets.
   template <class Kernel, class Real>
   tile<Real> padded(index_t rows, index_t columns) {
     constexpr index_t lanes = Kernel::template lanes<Real>;

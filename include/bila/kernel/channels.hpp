@@ -35,8 +35,8 @@ BILA_ALWAYS_INLINE Packet decay_of(const Packet& log) {
 }
 
 /// Multiplies rows of q by the decay from where the sweep enters the chunk, and rows of k by the decay to where it leaves, for
-/// `Packets` packets of channels from channel c on. Row u of every tile is the u-th token of the sweep; lambda_u is its gap. qa or
-/// kw may be null.
+/// `Packets` packets of channels from channel c on. Row u of every tile belongs to the u-th token of the sweep; row u of lambda is
+/// the decay of the gap before it. qa or kw may be null.
 template <int Packets, class Packet, bool Exclusive, class Real>
 BILA_ALWAYS_INLINE void weigh_channels(tile<Real> qa, tile<Real> kw, tile<const Real> q, tile<const Real> k,
                                        tile<const Real> lambda, const Real* read, const Real* write, index_t c) {
@@ -67,8 +67,8 @@ BILA_ALWAYS_INLINE void weigh_channels(tile<Real> qa, tile<Real> kw, tile<const 
 }
 
 /// Writes to sums[u] the product of a key with the u-th query on one side, over `Packets` packets of channels from channel c on,
-/// not yet added over lanes. q and lambda point to the nearest query and to the gap before it, and go on by the given strides. The
-/// key decays at each gap, in registers.
+/// not yet added over lanes. q and lambda point to the query nearest to the key and to the gap between the two, and go on by the
+/// given strides. The key decays at each gap, in registers.
 template <int Packets, class Packet, bool Exclusive, class Real>
 BILA_ALWAYS_INLINE void walk_from_key(Packet* sums, index_t sums_step, index_t count, bool add, const Packet (&key)[Packets],
                                       const Real* q, index_t q_stride, const Real* lambda, index_t lambda_stride) {

@@ -11,7 +11,7 @@
 //   project(z, r, q, s)                z_i += r_i q_i . s                               s (Dk) of a state, for row sums
 //   project_transposed(z, r, qt, s)    project, with q transposed
 //   accumulate(to, x)                  to_c + rest_c = decay_c (from_c + rest_c) + sum_j weights_j k_jc [v_j, 1]   row c of a state
-//                                      rest keeps the rounding error; decays are powers of two or 0
+//                                      rest keeps the rounding error, exactly if decay_c is a power of two or 0
 //   steps(N, z, to, x)                 row by row: [N_i, z_i] += read_i q_i to,  to = decay_i (to + write_i k_i [v_i, 1])
 //   diagonal(N, z, w, q, k, v)         N_i += w (q_i . k_i) v_i,  z_i += w (q_i . k_i)
 //   scale(Y, out, N)                   Y_i = out_i N_i                                     Y may be N
@@ -50,7 +50,8 @@
 //                                      D_u = sum_{m >= u} (rows_m - columns_m), D_0 = 0; exclusive: less rows_u; 0 where lambda_u
 //                                      is 0
 //
-//   sum_levels(D, E, way)              D_li = sum_j E_ji over the keys of level l on that side; 0 on level 0     (levels, n) (n, n)
+//   sum_levels(D, E, way)              D_li = sum_j E_ji over the keys of level l, on the side of weigh_levels; 0 on level 0
+//                                                                                       (levels, n) (n, n)
 //   score_gradient(A, to, v, dyt, by, M)   g = numerator_i (v_j . dy_i) + row_sum_i,  E_ji = g A_ji,  G_ji = g M_ji,
 //                                      A_ji = numerator_i A_ji;  numerator, row_sum: slopes of the norm, in `by`
 //   multiply(N, A, q)                  N_j += sum_i A_ji q_i                            (n, D) += (n, m) (m, D)
@@ -62,10 +63,11 @@
 //   crossings(f, b, E, x)              f_t += sum_{j < t <= i} E_ji,  b_t += sum_{i < t <= j} E_ji,  0 < t < n; null: not wanted
 //                                                                                       x: scratch for n numbers
 //
-// Optional arguments have defaults in the structs below and in a verb's last parameters. z may be null. w may be null in gather
-// and add, for weights of one. A state without s serves no row sums. A verb that adds to its result sums its own products first. In
-// steps the rows of tiles may lie backwards in memory: a stride may be negative. Sums run over the inner index in order, whatever
-// the address or the number of columns. So the bits of a result's element depend only on the numbers that enter the element.
+// Optional arguments have defaults in the structs below and in a verb's last parameters. z may be null. w may be null in gather and
+// add, for weights of one. A state without s serves no row sums. A verb that adds to its result sums its own products first. In
+// steps the rows of tiles may lie backwards in memory: a stride may be negative. Every layer sums over the inner index in a fixed
+// order, whatever the address or the number of columns. So the bits of a result's element depend only on the numbers that enter the
+// element.
 #pragma once
 
 #include <bila/config.hpp>
@@ -173,7 +175,7 @@ struct rank_one {
 /// The level of two tokens in a binary tree over the tokens.
 constexpr index_t level_of(index_t i, index_t j) { return static_cast<index_t>(std::bit_width(static_cast<std::uint64_t>(i ^ j))); }
 
-/// A kernel layer for `Real`: the size of its widest packet, and the verbs above.
+/// A kernel layer for `Real`: the size of its widest packet, and the verbs above except those for decays per channel.
 template <class Kernel, class Real>
 concept layer = requires(tile<Real> a, tile<const Real> b, state<Real> S, rank_one<Real> M, Real* z, const Real* r, Real g,
                          double* sum) {

@@ -24,7 +24,7 @@ inline namespace v0_1 {
 namespace kernel {
 inline namespace BILA_UNIT {
 
-/// These verbs of the kernel layer `packets`.
+/// The verbs dots, inner, sums and crossings of the kernel layer `packets`.
 template <int Bytes>
 struct gradient_sums {
   template <class Real>

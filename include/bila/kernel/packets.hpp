@@ -335,8 +335,8 @@ struct packets : channel_packets<Bytes>, gradient_sums<Bytes> {
   }
 
  private:
-  /// Computes S_c + E_c = g_c H_c + sum_c for the rows of one register tile, as add_and_keep does. g_c lies at decay + m
-  /// decay_step.
+  /// Computes S_c + E_c = g_c H_c + sum_c for the rows of one register tile, as add_and_keep does. The decay of row
+  /// c + m lies at decay + m decay_step.
   template <class Real, int Rows, int Packets>
   static BILA_ALWAYS_INLINE void add_state(tile<Real> S, tile<Real> E, tile<const Real> H, const Real* decay, index_t decay_step,
                                            const packet<Real> (&sum)[Rows][Packets], index_t c, index_t d) {
@@ -363,7 +363,8 @@ struct packets : channel_packets<Bytes>, gradient_sums<Bytes> {
     }
   }
 
-  // Registers of a step: each token's values and sums and the state's row, two packets each, and two factors: 20, or 12.
+  // The most tokens in a pass of steps. Registers: the values and sums of each token and the state's row, two packets each, and two
+  // factors; so 20 for four tokens, 12 for two.
   static constexpr int step_most = simd::registers >= 32 ? 4 : 2;
 
   template <class Real>

@@ -28,7 +28,7 @@ BILA_ALWAYS_INLINE void prefetch_line(const char* address) {
 /// The memory that is still to be prefetched, in the order of the calls of add().
 class prefetch_queue {
  public:
-  /// The lines at, at + step, ..., one for each step of a loop. If `at` is null there are none.
+  /// The cache lines at addresses at, at + step, ...: one for each step of a loop. If `at` is null there are none.
   struct run {
     const char* at = nullptr;
     index_t step = 0;

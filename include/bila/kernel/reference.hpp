@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel layer as plain loops with wide sums, without Eigen: the oracle of the tests and the baseline of the benchmarks.
+// The kernel layer as plain loops that sum in a wider type, without Eigen: the oracle of the tests and the baseline of the
+// benchmarks.
 #pragma once
 
 #include <bila/config.hpp>
@@ -169,7 +170,8 @@ struct reference {
     }
   }
 
-  /// The decay of channel c between key j and query i. up and down: the gaps before tokens, crossed forwards and backwards.
+  /// The decay of channel c between key j and query i. Row t of up and of down is the decay of the gap before token t, crossed
+  /// forwards and backwards.
   template <class Real>
   static wide<Real> decay_between(index_t j, index_t i, index_t c, operand<Real> up, operand<Real> down, bool exclusive) {
     wide<Real> product = 1;

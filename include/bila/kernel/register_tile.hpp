@@ -32,9 +32,10 @@ inline namespace BILA_UNIT {
 template <class Packet>
 inline constexpr index_t width = simd::unpacket_traits<Packet>::size;
 
-/// A tile of six rows by four packets fills 29 of 32 registers, and loads ten times for 24 multiply-adds; a tile of eight by two
-/// loads ten times for 16. Six by four is 1.00 to 1.05 times as fast on a core of its own, and 1.07 to 1.13 times where another
-/// thread of the core loads too. Six by two fills 15 of 16 registers, and was measured best or equal on AVX2 and SSE.
+/// Calls visit for tiles that cover the rows of a panel of `Packets` packets of columns. A tile of six rows by four packets fills
+/// 29 of 32 registers, and loads ten times for 24 multiply-adds; a tile of eight by two loads ten times for 16. Six by four is 1.00
+/// to 1.05 times as fast on a core of its own, and 1.07 to 1.13 times where another thread of the core loads too. Six by two fills
+/// 15 of 16 registers, and was measured best or equal on AVX2 and SSE.
 template <int Packets, class Visit>
 BILA_ALWAYS_INLINE void panel(index_t rows, index_t j, const Visit& visit) {
   constexpr int most = simd::registers < 32 || Packets == 4 ? 6 : 8;
@@ -315,8 +316,8 @@ BILA_ALWAYS_INLINE void row_sums(index_t rows, const Row& row, const Take& take)
   }
 }
 
-/// Computes S = g H + sum, rounded, and E, the exact rounding error: g H is exact, because g is a power of two. If E is null, the
-/// error is lost.
+/// Computes S = g H + sum, rounded, and the rounding error E, which is exact if g is a power of two or 0, because g H then is. If E
+/// is null, the error is lost.
 template <class Packet, class Real>
 BILA_ALWAYS_INLINE void add_and_keep(Real* S, Real* E, const Packet& g, const Real* H, const Packet& sum) {
   const Packet before = simd::pmul(g, simd::ploadu<Packet>(H)), after = simd::padd(before, sum);
@@ -374,7 +375,8 @@ BILA_ALWAYS_INLINE void gather_columns(Real* s, Real* e, const row_decays<Real>&
     add_and_keep(s + c + n * step, e + c + n * step, load_decays<Packet>(g, c + n * step), h + c + n * step, sum[n]);
 }
 
-/// `Decays`: the last token's decay is not 1, and multiplies the state.
+/// Lets `Tokens` tokens from token i on read and update `Packets` packets of the state's columns. `Decays`: the last token's decay
+/// is not 1, and multiplies the state.
 template <int Tokens, int Packets, bool Decays, class Packet, class Real>
 BILA_ALWAYS_INLINE void step_tokens(tile<Real> N, const Real* r, tile<const Real> q, tile<Real> S, index_t d, index_t i,
                                     const Real* g, tile<const Real> k, tile<const Real> v, prefetch_queue* next) {

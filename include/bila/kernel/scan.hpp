@@ -62,7 +62,7 @@ BILA_NOINLINE void weigh_borders(const border_weights<Real>& w, double before, d
   }
 }
 
-/// A decay as the product of a power of two and a factor in [0.5, 1); a decay of 0, or too small for a normal double, as 0 times 1.
+/// A decay as the product of a power of two and a factor in [0.5, 1); a decay below 2^-1021 as 0 times 1.
 struct split_number {
   double power, factor;
 };

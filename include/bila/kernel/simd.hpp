@@ -31,7 +31,7 @@ using Eigen::internal::pstoreu;  // (address, a): stores to any address
 
 using Eigen::internal::padd;   // a + b
 using Eigen::internal::pdiv;   // a / b
-using Eigen::internal::pexp;   // exp(a) of doubles, never below exp(-709)
+using Eigen::internal::pexp;   // exp(a); of doubles, never below exp(-709)
 using Eigen::internal::pmadd;  // a b + c, rounded once if the processor has such an instruction
 using Eigen::internal::pmul;   // a b
 using Eigen::internal::psub;   // a - b

@@ -78,7 +78,7 @@ BILA_ALWAYS_INLINE void solve_columns(const solved_rows<Real>& x, index_t rows, 
   for (; first < rows; ++first) solve_rows<1, Packets, Packet>(x, first, d);
 }
 
-/// The verb `solve`. `ascending`: row 0 is solved first; `transposed`: the rows of T are what a column multiplies.
+/// The verb `solve`. `ascending`: row 0 is solved first; `transposed`: the system has T^T in place of T.
 template <class Packet, class Real>
 BILA_ALWAYS_INLINE void solve_triangle(const tile<Real>& E, const tile<Real>& U, const tile<const Real>& T, const Real* beta,
                                        bool ascending, bool transposed) {

@@ -20,12 +20,13 @@ namespace mask {
 ///
 ///     bila::mask::channel_decay gates{bila::bhld(log_alpha, B, H, L, Dk), bila::gate::target};
 ///
-/// GLA, HGRN-2 (with k from gates::one_minus_decay), diagonal state space models. f and b follow from a and the convention as in
-/// selective_decay.
+/// Models: GLA, HGRN-2 (with k from gates::one_minus_decay), diagonal state space models. f and b follow from a and the gate
+/// convention as in selective_decay.
 ///
 /// log_decay: [B, H, L, Dk], <= 0, float, double, bila::bf16 or bila::f16, or [B, H / n, L, Dk] for groups of n heads. -inf, a gate
-/// of exactly zero, cuts the channel. No ratio of decays is formed, so gates of any strength are exact. A state's log_decay is
-/// [n, H, 1, Dk] here. A call throws if the shape is another, or if a value in use is above 1e-6 or NaN.
+/// of exactly zero, cuts the channel. No ratio of decays is formed, so gates of any strength are exact. With this mask the
+/// log_decay of an initial state has a number for each channel: its last extent is Dk, not 1. A call throws if the shape of
+/// log_decay is another, or if a value in use is above 1e-6 or NaN.
 /// Source: GLA (arXiv 2312.06635), HGRN-2 (arXiv 2404.07904), LION (arXiv 2502.16249), table 1.
 template <class T>
 struct channel_decay {
@@ -53,7 +54,7 @@ struct channel_decay {
     return crossing == gate::earlier || crossing == before ? t - 1 : t;
   }
 
-  /// The decays of gaps [t, t + n) in memory: a row of Dk numbers for each gap.
+  /// The log decays of gaps [t, t + n) in memory: a row of Dk numbers for each gap.
   rows<const T> gate_rows(direction way, index_t b, index_t h, index_t t, index_t n) const {
     return head_rows(log_decay, b, h, token(way, t), n);
   }
@@ -68,7 +69,7 @@ struct channel_decay {
 template <class T>
 channel_decay(tensor_view<T>, gate) -> channel_decay<std::remove_const_t<T>>;
 
-/// The same with gaps of their own in each direction.
+/// The mask of decay per channel whose gaps are given directly, for each direction.
 ///
 /// forward_gaps f, backward_gaps b: [B, H, L, Dk], the log decays of gap t, between tokens t-1 and t. Entry 0 is not used.
 template <class T>

@@ -60,8 +60,8 @@ concept channelled = requires(const Mask& mask, index_t n) {
   { mask.log_backward(n, n, n, n) } -> std::convertible_to<double>;
 };
 
-/// A mask by which a query does not read through the gap next to it: the decay between j and i is the product over the gaps between
-/// them except the one at i. The query's own token has weight bonus(h, d) in channel d.
+/// A mask by which a query does not read through the gap next to it: the decay between key j and query i is the product over the
+/// gaps between them, except the one next to i. The query's own token has weight bonus(h, d) in channel d.
 template <class Mask>
 concept reads_exclusively = requires(const Mask& mask, index_t n) {
   requires channelled<std::remove_cvref_t<decltype(mask.mask)>>;
@@ -77,8 +77,8 @@ concept leveled = requires(const Mask& mask, index_t n) {
   { mask.level(direction::forward, n, n, n, n) } -> std::convertible_to<double>;
 };
 
-/// A rule that says how a token is written to the state; `mask` says how the state decays. strength(way, b, h, t) is how much of
-/// what the state holds for its key token t replaces, beta_t of the delta rule.
+/// A rule that says how a token is written to the state; `mask` says how the state decays. strength(way, b, h, t) is beta_t of the
+/// delta rule: the part that token t replaces of what the state holds for the token's key.
 template <class Rule>
 concept ruled = requires(const Rule& rule, index_t n) {
   requires gapped<std::remove_cvref_t<decltype(rule.mask)>> || channelled<std::remove_cvref_t<decltype(rule.mask)>>;
@@ -103,7 +103,8 @@ concept checks_itself = requires(const Mask& mask, index_t n) {
   { mask.validate(n, n, n) } -> std::convertible_to<error_message>;
 };
 
-/// A mask whose parameters may have fewer heads than y. Contiguous groups of y's heads share a head; `h` counts the mask's heads.
+/// A mask whose parameters may have fewer heads than y. Contiguous groups of y's heads share a head; where a mask is asked with a
+/// head h, h counts the mask's heads.
 template <class Mask>
 concept has_heads = requires(const Mask& mask) {
   { mask.heads() } -> std::convertible_to<index_t>;
@@ -115,7 +116,8 @@ concept has_channels = requires(const Mask& mask) {
   { mask.channels() } -> std::convertible_to<index_t>;
 };
 
-/// The same for the parameters that a mask or rule has besides its gaps. Their heads need not be as many as those of the gaps.
+/// A mask or rule whose parameters besides the gaps may have fewer heads than y, as has_heads says for the gaps. The two numbers of
+/// heads need not be equal.
 template <class Mask>
 concept has_own_heads = requires(const Mask& mask) {
   { mask.own_heads() } -> std::convertible_to<index_t>;
@@ -135,10 +137,10 @@ concept names_parameters = requires(const Mask& mask, index_t n) {
 
 /// A mask that turns the gradients of its gaps into the gradients of its parameters.
 ///
-/// per_head:   mask.pull_back(h, f, g, to), with f and g summed over all gaps of head h that are crossed forwards and backwards;
-/// per_token:  mask.pull_back(b, h, first, count, f, g, to) for one segment; f[t], g[t] belong to gap first + t, 0 < t < count.
-/// A GPU calls `gradient_of` instead: see fixed_decay (sums of a head) and selective_decay (one token). `to` has the shape of the
-/// parameters. pull_back overwrites the entries of the head or segment.
+/// per_head:   mask.pull_back(h, f, g, to), with f, g the sums of the gradients of all gaps of head h, crossed forwards, backwards;
+/// per_token:  mask.pull_back(b, h, first, count, f, g, to) for one segment; f[t], g[t] are those of gap first + t, 0 < t < count.
+/// A GPU calls `gradient_of` instead: fixed_decay has the one for the sums of a head, selective_decay the one for a token. `to` has
+/// the shape of the parameters. pull_back overwrites the entries of the head or segment.
 template <class Mask, class Real>
 concept pulls_back = requires(const Mask& mask, index_t n, double sum, const double* gaps, tensor_view<Real> to) {
   requires Mask::gaps == gap::per_head;
@@ -149,7 +151,8 @@ concept pulls_back = requires(const Mask& mask, index_t n, double sum, const dou
   mask.pull_back(n, n, n, n, gaps, gaps, to);
 };
 
-/// The types of log decays: float or double. Sixteen bits are too few to tell a decay of 0.999 from 1.
+/// The types in which masks and rules store log decays and their other parameters: float or double. Only log decays per channel may
+/// also have 16 bits.
 template <class T>
 concept log_decay_number = std::same_as<T, float> || std::same_as<T, double>;
 

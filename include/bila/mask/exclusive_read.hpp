@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mask of a query that reads the state before its own token's gap.
+// The mask whose queries do not read through the gap next to them.
 #pragma once
 
 #include <bila/mask/concepts.hpp>
@@ -13,8 +13,8 @@ namespace mask {
 
 /// A query does not read through the gap next to it, and its own token has a weight for each channel (RWKV-6):
 ///
-///     j < i:  q_i M_ij k_j = sum_d q_id k_jd exp(f_{j+1,d} + ... + f_{i-1,d}),   j > i: the mirror image with b,   j = i: sum_d
-///     q_id u_d k_id
+///     q_i M_ij k_j = sum_d q_id k_jd exp(f_{j+1,d} + ... + f_{i-1,d})   for j < i,   the mirror image with b for j > i
+///                    sum_d q_id u_d k_id                                for j = i
 ///
 ///     bila::mask::exclusive_read rwkv{gates, bila::tensor_view<const float>{u, {1, H, 1, Dk}, {0, Dk, 0, 1}}};
 ///

@@ -43,8 +43,8 @@ struct log_sigmoid {
   double slope(double x, index_t) const { return sigmoid(-x) / temperature; }
 };
 
-/// lambda = 1 - sigmoid(x):  a = -softplus(x). LION's code uses this function where the paper has sigmoid(x), which reverses the
-/// sign of x.
+/// lambda = 1 - sigmoid(x):  a = -softplus(x). LION's code computes this where the paper has sigmoid(x): the two differ in the sign
+/// of x.
 struct log_one_minus_sigmoid {
   double log_decay(double x, index_t) const { return -softplus(x); }
   double slope(double x, index_t) const { return -sigmoid(x); }

@@ -11,17 +11,18 @@ namespace bila {
 inline namespace v0_1 {
 namespace mask {
 
-/// Log-linear attention in both directions. `mask` is any mask with scalar gaps, and l(i, j) = bit_width(i xor j):
+/// Log-linear attention in both directions. `mask` is any mask with scalar gaps, (gaps) is the weight that it gives the pair, and
+/// l(i, j) = bit_width(i xor j):
 ///
 ///     M_ij = w^F_i[l(i, j)] (gaps) for j < i,   w^B_i[l(i, j)] (gaps) for j > i,   diagonal (w^F_i[0] + w^B_i[0]) / 2
 ///
 ///     bila::mask::log_linear memory{gates, bila::bhld(w_forward, B, H, L, levels), bila::bhld(w_backward, B, H, L, levels)};
 ///
 /// In a call of one direction the diagonal's weight is that direction's w_i[0]. Tokens count from their segment's start. Weights
-/// may have any sign. forward, backward: [B, H, L, levels], or [B, H / n, L, levels] for groups of n heads, levels >= bit_width(L -
-/// 1) + 1 of the longest segment; weights of levels that no token has are not read. Initial and final states and cross attention
-/// are refused. A call throws if a shape is wrong, or if a weight in use is not finite. Source: log-linear attention (arXiv
-/// 2506.04761).
+/// may have any sign. forward, backward: [B, H, L, levels], or [B, H / n, L, levels] for groups of n heads. A segment of T tokens
+/// has bit_width(T - 1) + 1 levels; `levels` must be at least that of the longest segment, and weights of further levels are not
+/// read. Initial and final states and cross attention are refused. A call throws if a shape is wrong, or if a weight in use is not
+/// finite. Source: log-linear attention (arXiv 2506.04761).
 template <class Mask, class T>
 struct log_linear {
   static_assert(gapped<Mask>, "bila::mask::log_linear: the first argument is a mask with gaps");

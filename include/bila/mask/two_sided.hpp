@@ -12,9 +12,9 @@ namespace mask {
 
 /// M_ij = exp(f_{j+1} + ... + f_i) below the diagonal, exp(b_{i+1} + ... + b_j) above the diagonal.
 ///
-/// forward_gaps f, backward_gaps b (log_forward, log_backward in errors): [B, H, L], the log decay of gap t, between tokens t-1 and
-/// t, <= 0. -inf cuts the sequence. Entry 0 is not used. Both may have H / n heads, for groups of n heads. A call throws if a shape
-/// is not [B, H, L, 1] or [B, H / n, L, 1], or if a value in use is above 1e-6 or NaN.
+/// forward_gaps f, backward_gaps b: [B, H, L], the log decay of gap t, between tokens t-1 and t, <= 0. Error messages call them
+/// log_forward and log_backward. -inf cuts the sequence. Entry 0 is not used. Both may have H / n heads, for groups of n heads. A
+/// call throws if a shape is not [B, H, L, 1] or [B, H / n, L, 1], or if a value in use is above 1e-6 or NaN.
 template <class T>
 struct two_sided {
   static_assert(log_decay_number<T>, "bila::mask: log decays are float or double");

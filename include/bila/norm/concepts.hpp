@@ -32,7 +32,7 @@ concept normaliser = requires(const Norm& norm, double x) {
 
 /// A normaliser for masks that weigh keys. N and Z of a row are then relative: the true ones are N / unit and Z / unit, and `unit`
 /// is what a true sum of one becomes, e^{-m_i} (MATH.md 6.2). norm(Z, s, unit) returns the quotient of the relative N. For a row
-/// without keys N and Z are 0, and unit is infinite or close to the largest number.
+/// without keys N and Z are 0, and unit is infinite in float and close to the largest number in double.
 template <class Norm>
 concept relative_normaliser = normaliser<Norm> && requires(const Norm& norm, double x) {
   { norm(x, x, x) } -> std::same_as<quotient<double>>;

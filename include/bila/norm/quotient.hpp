@@ -14,8 +14,8 @@ inline namespace v0_1 {
 namespace norm {
 inline namespace BILA_UNIT {
 
-/// Whether N_i may be multiplied by factor / divisor. This is false if factor / divisor or 1 / divisor overflows or is denormal, and
-/// if the divisor is zero: y_i is then zero even if N_i is NaN.
+/// Whether N_i may be multiplied by factor / divisor. This is false if factor / divisor or 1 / divisor overflows or is denormal,
+/// and if the divisor is zero: y_i is then zero even if N_i is NaN.
 template <class Real>
 bool has_row_scale(const quotient<Real>& row) {
   if (detail::is_exactly(row.divisor, 0)) return false;

@@ -15,7 +15,7 @@ namespace rule {
 ///
 ///     S_i = (I - beta_i k_i^T k_i) decay_i S_{i-1} + beta_i k_i^T v_i           forward; backward the same from the other end
 ///
-/// y_i reads what lies strictly before token i and strictly after it, and its own beta_i (q_i . k_i) v_i once, times
+/// y_i reads the states of both directions after token i, but counts the token's own beta_i (q_i . k_i) v_i once, not twice, times
 /// inputs::diagonal. The rule takes the mask's place in a call:
 ///
 ///     bila::mask::selective_decay gates{bila::bhl(log_alpha, B, H, L), bila::gate::target};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of a single tensor: its shape must fit into memory, and must be the expected shape.
+// Checks of a single tensor: its extents and strides must be valid, and its shape must be the expected one.
 #pragma once
 
 #include <bila/config.hpp>
@@ -53,7 +53,7 @@ error_message check_view(const char* name, const tensor_view<T>& x) {
   return check_reach(name, x.extents, x.strides);
 }
 
-/// Checks a tensor that may be empty: a given tensor must have the shape `wanted`.
+/// Checks a tensor that need not be given: if it has data, its shape must be `wanted`.
 template <class T>
 error_message check_extents(const char* name, const tensor_view<T>& x, per_axis wanted) {
   if (x.data == nullptr) return {};

@@ -58,7 +58,7 @@ struct tensor_view {
 namespace detail {
 inline namespace BILA_UNIT {
 
-/// Returns a b modulo 2^64. A call refuses a view whose shape is that large.
+/// Returns the product modulo 2^64, because signed overflow is undefined. A call refuses a view whose shape is that large.
 BILA_SHARED constexpr index_t times(index_t a, index_t b) {
   return static_cast<index_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
 }

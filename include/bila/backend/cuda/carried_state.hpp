@@ -307,8 +307,8 @@ class carried_state {
     if (threadIdx.x == 0) to.unit = unit, to.unused[0] = to.unused[1] = to.unused[2] = 0;
   }
 
-  /// Writes state `number` of the table: S in the columns from first_column on, and with the first columns z, the weight, the unit and
-  /// the total decay.
+  /// Writes state `number` of the table: S in the columns from first_column on, and with the first columns z, the weight, the unit
+  /// and the total decay.
   __device__ __forceinline__ void write(const state_table<T>& to, index_t number, int first_column) const {
     const float unit = unit_of<T>(weight_), per_unit = inverse_of_power(unit);
     T* const S = to.S + number * D * D;

@@ -68,9 +68,9 @@ __device__ __forceinline__ void read_sums(Rows& rows, const stored_state<T, D, E
   }
 }
 
-/// Adds what the left and the right state give to the rows: N_i += read_i q_i S. In a gradient also N_i += read_i r_i z, with r_i the
-/// bias of row i and z the state's sum of values. In a forward pass whose norm uses the row sum also Z_i += read_i q_i z, with z the
-/// sum of keys. Ways is 1 for the global state: only `left` is then read.
+/// Adds what the left and the right state give to the rows: N_i += read_i q_i S. In a gradient also N_i += read_i r_i z, with r_i
+/// the bias of row i and z the state's sum of values. In a forward pass whose norm uses the row sum also Z_i += read_i q_i z, with
+/// z the sum of keys. Ways is 1 for the global state: only `left` is then read.
 template <int Ways, class T, int D, int E, state_sum Kind, class Epilogue, class Rows>
 __device__ __forceinline__ void read_states(const Epilogue& epilogue, Rows& rows, const stored_state<T, D, E, Kind>& left,
                                             const stored_state<T, D, E, Kind>& right) {
