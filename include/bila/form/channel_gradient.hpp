@@ -149,8 +149,8 @@ struct channel_gradient {
       const double total = w.weights.weigh(x, flags.way, at.first, tokens, R.pending(n));
       const auto q = kernel::whole_packets<Kernel>(x.q.slice(at.first, tokens), w.q);     // (n, Dk)
       const auto dy = kernel::whole_packets<Kernel>(g.dy.slice(at.first, tokens), w.dy);  // (n, Dv)
-      const kernel::tile<Real> qa = w.weighed.top(tokens), unused = w.omega.top(tokens);  // (n, Dk)
-      w.weights.multiply(flags.way, x.mask.exclusive, q, q, w.weights.write(), w.weights.write(), qa, unused);
+      const kernel::tile<Real> qa = w.weighed.top(tokens);                                // (n, Dk)
+      w.weights.multiply(flags.way, x.mask.exclusive, q, q, w.weights.write(), w.weights.write(), qa, {});
       const kernel::row_decays<Real> settle(w.weights.settle());
       Kernel::accumulate(kernel::state<Real>{R.R(n)}, {.from = {R.R(n + 1)},
                                                        .decay = settle,
@@ -159,7 +159,7 @@ struct channel_gradient {
                                                        .weights = w.a + at.first,
                                                        .weighted = w.part,
                                                        .rest = w.adjoints.rest.after(total, 1)});
-      Kernel::gather(R.r(n), w.adjoints.rest.e, settle, R.r(n + 1), qa, w.b + at.first);
+      if (flags.row_sums) Kernel::gather(R.r(n), w.adjoints.rest.e, settle, R.r(n + 1), qa, w.b + at.first);
     }
   }
 
@@ -237,7 +237,7 @@ struct channel_gradient {
     if (flags.dense) block(x, g, flags.way, at.first, {q, k, v, dy}, {dq.to, dk.to, dv.to}, w);
 
     const kernel::tile<Real> kw = w.weighed.top(n);
-    w.weights.multiply(flags.way, false, k, k, w.weights.write(), w.weights.write(), w.alpha.top(n), kw);
+    w.weights.multiply(flags.way, false, k, k, w.weights.write(), w.weights.write(), {}, kw);
     const kernel::state<Real> H{w.H, flags.row_sums ? w.h : nullptr};
     Kernel::accumulate(
         H, {.from = H, .decay = kernel::row_decays<Real>(w.weights.settle()), .k = kw, .v = v, .rest = w.rest.after(total, 1)},
