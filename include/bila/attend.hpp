@@ -107,7 +107,7 @@ inline namespace BILA_DEVICES {
 /// are at most 256. All tensors, gates and states lie in device memory. offsets and lengths lie in host memory, and are copied
 /// before the call returns. Values of gates are not checked; a log decay above 0 counts as 0. A mask is any trivially copyable type
 /// whose log_forward and log_backward a device may call. In f16 every weighted score and every number of an initial state must fit
-/// f16. Different thread blocks compute different chunks. Chunk sizes are rounded up to multiples of 128 tokens, 2048 at most;
+/// f16. Each chunk is processed by thread blocks of its own. Chunk sizes are rounded up to multiples of 128 tokens, 2048 at most;
 /// `automatic` and `chunkwise{}` take 2048. For 16-bit tensors each weighted score is rounded to T, row sums add the rounded
 /// scores, and products are summed in float. For float tensors each product is three tf32 products. The call allocates nothing and
 /// waits for nothing, and a CUDA graph may capture the call.
@@ -166,7 +166,7 @@ std::size_t workspace_bytes(const Backend& backend, const Form& form, const Mask
 /// f16, scale the loss so that dy / n(Z), which is stored in f16, stays above 6e-5.
 ///
 /// Throws what attend throws. Source: the transposed masked form of LION (arXiv 2502.16249); gradients of gates as in Mamba-2
-/// (arXiv 2405.21060), local to a chunk.
+/// (arXiv 2405.21060), but by sums that end with the chunk.
 template <class Tuning = void, class Backend = cpu, class Form, class Mask, class Norm, class T>
 void gradient(const Backend& backend, const Form& form, const Mask& mask, const Norm& norm, const inputs<T>& in,
               const saved<T>& kept, const output_gradients<T>& dy, const gradients<T>& to) {

@@ -73,7 +73,8 @@ template <class... Parts>
   return detail::join({detail::part(parts)...});
 }
 
-/// Sets the error handler of a program built with -fno-exceptions; the default prints to stderr. If it returns, the program aborts.
+/// Sets the error handler of a program built with -fno-exceptions; the default prints to stderr. The program aborts if a handler
+/// returns.
 inline void set_error_handler(error_handler handler) { detail::current_error_handler = handler; }
 
 /// Throws Error with the message, or without exceptions passes the message to the error handler.

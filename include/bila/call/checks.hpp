@@ -44,7 +44,7 @@ error_message check_mask_shape(const Mask& mask, const inputs<T>& in, const geom
   return wrong.empty() ? check_parameters(mask, size.B, size.H, size.L) : wrong;
 }
 
-/// Checks that no output overlaps a mask's parameters, after the views of these, which a user's mask may not check itself.
+/// Checks the views of a mask's parameters, which a user's mask may not check itself, then that no output overlaps the parameters.
 template <class Mask>
 error_message check_gates_apart(named_tensors outputs, const Mask& mask) {
   error_message wrong;

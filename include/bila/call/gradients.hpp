@@ -27,19 +27,20 @@ struct output_gradients {
   state<const real_of<T>> final_backward = {};
 };
 
-/// The gradients of the loss with respect to the inputs of attend. A null view is not wanted. All other views are overwritten.
+/// The gradients of the loss with respect to the inputs of attend. Those whose view or pointer is null are not computed. The others
+/// are overwritten.
 template <class T>
 struct gradients {
   tensor_view<T> q = {}, k = {}, v = {};      // shapes of inputs::q, k, v
   tensor_view<real_of<T>> log_decay = {};     // shape of the mask's log_decay; sums over the heads that share a gate
-  tensor_view<real_of<T>> log_forward = {};   // [B, H, L, 1] for the gaps of any gapped mask; 0 at a segment's first token
-  tensor_view<real_of<T>> log_backward = {};  // [B, H, L, 1] for gaps crossed backwards
+  tensor_view<real_of<T>> log_forward = {};   // [B, H, L, 1 or Dk] of the gap before each token; 0 at a segment's first token
+  tensor_view<real_of<T>> log_backward = {};  // [B, H, L, 1 or Dk] of the same gaps, crossed backwards
   double* scale = nullptr;
   double* diagonal = nullptr;
   state<real_of<T>> initial_forward = {};  // log_decay, if given: for the gap between state and sequence
   state<real_of<T>> initial_backward = {};
-  tensor_view<real_of<T>> weights = {};     // [B, H, L, L] by query l and key d, for a pairwise mask: dense, so
-                                            // a mask of fewer parameters sums it; 0 where l does not see d
+  tensor_view<real_of<T>> weights = {};     // [B, H, L, L] of M_ij of a pairwise mask, 0 where query i does not
+                                            // see key j; the caller sums it for masks with fewer parameters
   tensor_view<real_of<T>> log_weight = {};  // of mask::weighed_keys: shape of its log_weights
   tensor_view<real_of<T>> beta = {};        // of rule::delta with one beta for both directions
   tensor_view<real_of<T>> beta_forward = {}, beta_backward = {};      // of rule::delta with two betas
@@ -53,7 +54,7 @@ inline namespace BILA_UNIT {
 /// The parameter that a mask or rule has besides its gaps.
 enum class own_parameter { none, log_weight, beta, betas, levels, bonus };
 
-/// A gradient with respect to such a parameter: of one for both directions, or of direction `way` alone.
+/// A gradient with respect to an own_parameter. way: the direction of the parameter; forward if it serves both directions.
 template <class Real>
 struct own_gradient {
   const char* name;
@@ -74,7 +75,7 @@ std::array<own_gradient<real_of<T>>, 7> own_gradients(const gradients<T>& to) {
            {"gradients.levels_backward", own_parameter::levels, backward, to.levels_backward}}};
 }
 
-/// Checks that the given gradients of such parameters exist, and their shapes.
+/// Checks that the mask has the parameters whose own_gradients are given, and checks the shapes of these gradients.
 template <class T>
 BILA_NOINLINE error_message check_own_gradients(const gradients<T>& to, own_parameter own, const per_axis& shape) {
   for (const auto& gradient : own_gradients(to)) {

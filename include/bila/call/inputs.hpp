@@ -34,7 +34,7 @@ template <class T>
 struct inputs {
   tensor_view<const T> q{}, k{}, v{};
   double scale = 1;     // factor of the scores
-  double diagonal = 1;  // weight of a token on itself: 1 LION, 2 an uncorrected double scan, 0 strict
+  double diagonal = 1;  // weight of a token on itself: 1 as in LION, 0 to leave it out, 2 as in a sum of two causal calls
   bila::direction direction = bila::direction::both;
   index_list offsets = {};                        // packed segments [offsets[n], offsets[n+1]) of the one batch row
   index_list lengths = {};                        // valid tokens of each batch row; later tokens are never read, and get y = 0
@@ -49,13 +49,14 @@ inputs(tensor_view<T>, tensor_view<U>, tensor_view<V>) -> inputs<std::remove_con
 /// The outputs of attention. A null view is not written. Without y, a final state is required. Then the call computes only states
 /// and reads only k and v, q may be left out, and L is the length of the keys.
 ///
-/// row_sum: [B, H, L, 1], the unscaled Z. A gradient needs only y and the row sum saved. A norm that uses no row sum (norm::none)
-/// does not write row_sum. final_forward is the state after each sequence's last token, final_backward the state before its first
-/// token. If a sequence is computed in pieces, they are the initial states of the pieces after and before this one.
+/// row_sum: [B, H, L, 1], the unscaled Z; not written if the norm uses no row sum (norm::none). A gradient needs only y and the row
+/// sum saved. final_forward is the state after each sequence's last token, final_backward the state before its first token. If a
+/// sequence is computed in pieces, final_forward is the next piece's initial_forward, final_backward the previous piece's
+/// initial_backward.
 ///
-/// add: y += result, for norms that use no row sum. The result and the sum are each rounded once. A sum of one-way calls, or of
-/// several scan orders, needs no other tensor. Padding is not changed. On a CPU the work of one head is then not divided between
-/// threads.
+/// add: y += result, for norms that use no row sum. The result and the sum are each rounded once. So the results of one-way
+/// calls, or of calls over several orders of the tokens, can be summed in y. Padding is not changed. On a CPU the work of one head
+/// is then not divided between threads.
 template <class T>
 struct outputs {
   tensor_view<T> y = {};  // [B, H, L, Dv]
@@ -125,7 +126,7 @@ index_t sequences_of(const inputs<T>& in, const geometry& size) {
 namespace detail {
 inline namespace BILA_UNIT {
 
-/// Checks that a state is stored in the type of the computation, where 16 bits are not accepted.
+/// For states that must not have 16 bits: checks that a state is stored in the type of the computation.
 template <class T>
 error_message check_state_storage(const char* name, const state<T>& x) {
   if (x.stored == state_storage::computed) return {};

@@ -61,13 +61,13 @@ inline address_range addresses_of(const footprint& x) {
   return range;
 }
 
-/// Orders the axes by stride. Returns false if each stride is larger than all that the smaller strides reach.
+/// Sorts the axes by stride. Returns false if each stride is at least the number of bytes that the axes of smaller stride span.
 inline bool shares_memory_with_itself(const footprint& x) {
   if (x.empty()) return false;
   std::array<std::pair<index_t, index_t>, 4> axes;  // (|stride|, extent)
   for (std::size_t axis = 0; axis < 4; ++axis) axes[axis] = {std::abs(x.strides[axis]), x.extents[axis]};
   std::sort(axes.begin(), axes.end(),
-            [](const auto& a, const auto& b) { return a < b; });  // the lambda type keeps this sort in its unit: see BILA_UNIT
+            [](const auto& a, const auto& b) { return a < b; });  // a lambda gives each unit a std::sort of its own: see BILA_UNIT
   index_t reach = x.size;
   for (const auto& [stride, extent] : axes) {
     if (extent <= 1) continue;

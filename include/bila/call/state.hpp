@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state at the start or the end of a sequence. A long sequence hands it from piece to piece.
+// The state at the start or the end of a sequence. A sequence that is computed in pieces passes it from piece to piece.
 #pragma once
 
 #include <bila/config.hpp>
@@ -29,8 +29,8 @@ using decay_in_state = std::conditional_t<is_16_bit<T>, std::conditional_t<std::
 ///
 /// Shapes: S [n, H, Dk, Dv], z [n, H, Dk, 1], with n sequences: batch rows, or packed segments. z is required if the norm uses the
 /// row sum, and is otherwise neither read nor written. An initial state enters through the gap between the state and the sequence.
-/// The gap's log decay is log_decay [n, H, 1, 1], <= 0; if log_decay is empty, the decay is 1. A view without data is not given: an
-/// initial state counts as zero there, and a final state is not written.
+/// The gap's log decay is log_decay [n, H, 1, 1], <= 0; if log_decay is empty, the decay is 1. S or z without data is not given: in
+/// an initial state it counts as zero, in a final state it is not written.
 ///
 /// Only with mask::weighed_keys: the true state is e^{log_scale} times S and z, log_scale [n, H, 1, 1], a number or -inf. Without
 /// log_scale an initial state is the true one, and the true final state is written, which may overflow.

@@ -58,7 +58,7 @@ BILA_NOINLINE std::size_t two_sided_bytes(const Form& form, form::head_size larg
   return counter.used();
 }
 
-/// Bytes in which a task keeps copies of states that are stored in 16 bits.
+/// The bytes that a task needs for copies of the states that are stored in 16 bits.
 template <class Kernel, class Real>
 BILA_NOINLINE std::size_t bytes_of_copies(const geometry& size, std::initializer_list<state_storage> states) {
   kernel::arena counter;
@@ -99,8 +99,8 @@ BILA_NOINLINE schedule plan(const cpu& backend, const Form& form, const inputs<T
 
   schedule s{segments_of(in, size).count(), 1, 0, 0, 0, 0};
   // Threads take whole heads first. A head is divided only if some threads would be idle: into two halves, then into splits, each
-  // of which computes the scores again. A final state may overwrite the initial state, and with `add` y is read and written: then
-  // no head is divided.
+  // of which computes the scores again. No head is divided if a final state is wanted, because it may overwrite the initial state
+  // that another part reads, or with `add`, where each task adds a whole head to y.
   const bool enough =
       heads % threads == 0 || heads >= 4 * threads || out.final_forward.given() || out.final_backward.given() || out.add;
   if (!enough) {
@@ -299,7 +299,8 @@ BILA_NOINLINE void add_rows(const rows<T>& x, const rows<T>& to) {
     for (index_t d = 0; d < x.width; ++d) to(l, d) = T(real_of<T>(to(l, d)) + real_of<T>(x(l, d)));
 }
 
-/// Runs one split of one segment of one head, or a half of the split. `between` is memory that the two halves share.
+/// Runs one split of one segment of one head, or a half of the split. `between`: memory in which the halves of each split exchange
+/// data.
 template <class Kernel, class Form, class T>
 BILA_NOINLINE void run_task(index_t task, form::sweep_pass at, kernel::arena memory, std::byte* between, const schedule& s,
                             const Form& form, const views<T>& with, const inputs<T>& in, const outputs<T>& out) {

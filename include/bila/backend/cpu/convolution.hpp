@@ -50,7 +50,7 @@ error_message check_segments(const feature::convolution<W>& layer, const per_axi
   return check_offsets(packed, tokens[0], tokens[2]);
 }
 
-/// Checks everything but what is written: the layer, x, and a tensor of the shape of x.
+/// Checks the layer, x, and `other`, which must have the shape of x (y or dy). Does not check for overlaps.
 template <class W, class T, class U>
 error_message check_tokens(const feature::convolution<W>& layer, const tensor_view<const T>& x, const char* name,
                            const tensor_view<U>& other) {
@@ -62,14 +62,14 @@ error_message check_tokens(const feature::convolution<W>& layer, const tensor_vi
   return check_segments<T>(layer, x.extents);
 }
 
-/// The blocks of features that tasks divide a head into.
+/// The number of blocks of features into which tasks divide a head.
 inline index_t feature_blocks(index_t D) {
   return (D + feature::detail::convolution_features - 1) / feature::detail::convolution_features;
 }
 
 template <class Real>
 struct convolution_scratch {
-  struct one_number {  // no packets are read
+  struct one_number {  // a kernel layer of one lane: the scratch is not read in packets
     template <class>
     static constexpr index_t lanes = 1;
   };
@@ -90,7 +90,7 @@ struct convolution_scratch {
     return counter.used();
   }
 
-  Real *window, *block;          // (tokens + widest - 1, features) (tokens, features); features that a tensor lacks stay zero
+  Real *window, *block;          // (tokens + widest - 1, features) (tokens, features); features past the tensor's last stay zero
   Real *weights, *bias;          // (widest, features) (features)
   double *by_weights, *by_bias;  // (widest, features) (features)
 };
@@ -102,7 +102,7 @@ rows<T> block_of(const tensor_view<T>& x, index_t b, index_t h, const segment& p
   return head_rows(x, b, h, piece.first, piece.count).columns(first, count);
 }
 
-/// Convolves a block of features of head h. transposed: the adjoint, taps and reach reversed and without the bias, from dy to dx.
+/// Convolves a block of features of head h. transposed: the adjoint, with the kernel reversed and no bias; x and y are dy and dx.
 template <class T, class W>
 void convolve_block(const feature::convolution<W>& layer, bool transposed, const tensor_view<const T>& x, const tensor_view<T>& y,
                     index_t b, index_t h, index_t first, kernel::arena memory) {
@@ -190,13 +190,13 @@ void convolve(const cpu& backend, const feature::convolution<W>& layer, const st
   });
 }
 
-/// Computes the gradients of sum(dy y) with respect to x, the weights and the bias of `convolve`, those that `to` has room for.
+/// Computes the gradients of sum(dy o y), y = layer(x), with respect to x, the weights and the bias: those not null in `to`.
 ///
 ///     dx_j = sum_m weights_m dy_{j-m+before},   dweights_m = sum_i dy_i x_{i+m-before},   dbias = sum_i dy_i
 ///
-/// The sums run over the tokens of a segment; those of the weights also over the batch, the heads and the features that share them,
-/// in double over blocks of tokens. Shapes: x and dy [B, H, L, D]. to.x is zero past the valid tokens of a row, and may be x or dy
-/// itself. Throws what convolve throws.
+/// The sums run over the tokens of a segment; dweights and dbias are also summed over all segments, and over heads and features
+/// that share a weight, in blocks of tokens that are added up in double. Shapes: x and dy [B, H, L, D]. to.x is zero past the
+/// valid tokens of a row, and may be x or dy itself. Throws what convolve throws.
 template <class W, storage T>
 void convolve_gradient(const cpu& backend, const feature::convolution<W>& layer,
                        const std::type_identity_t<tensor_view<const T>>& x, const std::type_identity_t<tensor_view<const T>>& dy,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gradient on a CPU: from the loss's gradient with respect to y, the gradients with respect to everything that attend read.
+// gradient on a CPU: from the gradients with respect to y and the final states, those with respect to all that attend read.
 #pragma once
 
 #include <bila/backend/cpu/attend.hpp>
@@ -15,15 +15,15 @@ inline namespace v0_1 {
 namespace detail {
 inline namespace BILA_UNIT {
 
-/// The part of one segment of one head in the gradients that are summed over heads, batch rows or segments.
+/// What one segment of one head adds to the gradients that are sums over heads, batch rows and segments.
 struct scalar_gradients {
-  double forward, backward, scale, diagonal;  // forward and backward: sums over all gaps
+  double forward, backward, scale, diagonal;  // forward and backward: sums of the gradients of all gaps
 };
 static_assert(sizeof(scalar_gradients) == 4 * sizeof(double));
 
 /// The number of groups of heads per batch row. Heads that share a head of q, k, v or the mask's parameters belong to one task,
-/// which fixes the order of the sums. gate_heads: greatest common divisor of the heads of the wanted gradients with respect to the
-/// mask's parameters of tokens; 0 if there are none.
+/// which fixes the order of the sums. gate_heads: greatest common divisor of the numbers of heads of the wanted gradients of
+/// the mask's per-token parameters; 0 if there are none.
 template <class T>
 index_t head_groups(const inputs<T>& in, index_t gate_heads) {
   return std::gcd(std::gcd(std::gcd(in.q.heads(), in.k.heads()), in.v.heads()), gate_heads);
@@ -139,10 +139,10 @@ struct gradient_call {
   const output_gradients<T>& dy;
   const gradients<T>& to;
   geometry size;
-  index_t gate_heads, shared_heads;  // heads of the gates' gradient; shared by all wanted gradients of the mask's parameters; or 0
+  index_t gate_heads, shared_heads;  // heads of the gradient of per-token gates; gcd of it and the other parameters'; 0: none
 };
 
-/// Computes one segment of one group of heads, in order. The heads of a group share heads of q, k, v or the gates.
+/// Computes the heads of one group in one segment, one after the other. The heads of a group share heads of q, k, v or the gates.
 template <class Kernel, class Form, class T>
 class gradient_task {
  public:
@@ -191,7 +191,8 @@ class gradient_task {
     if (g.forward != nullptr) finish_gaps(head, h, part);
   }
 
-  /// The gradient with respect to the final state, if the sequence is empty and the final state is the initial state `from`.
+  /// The gradient with respect to the initial state `from` of an empty sequence: `final`, the gradient with respect to the final
+  /// state, times the ratio of the states' scales.
   static form::head_state<const Real> relative_to(const form::head_state<const Real>& from, form::head_state<const Real> final) {
     final.log_scale = is_exactly(from.log_scale, final.log_scale) ? 0 : from.log_scale - final.log_scale;
     return final;
@@ -231,7 +232,8 @@ class gradient_task {
     return g;
   }
 
-  /// Lets the form add to the gradient of a parameter that the mask has besides gaps. The first head that shares it starts at zero.
+  /// Points g to the gradient of a parameter that the mask has besides gaps. The form adds to it. The first of the heads that share
+  /// the parameter clears it.
   void add_own_gradient(const own_gradient<Real>& own, form::head_gradient<T>& g, index_t h) const {
     if (own.to.data == nullptr || own.of == own_parameter::bonus) return;
     const index_t sharing = c_.size.H / own.to.heads(), head = h / sharing;
@@ -242,7 +244,8 @@ class gradient_task {
     (own.way == direction::forward ? g.own_forward : g.own_backward) = head_rows(own.to, b_, head, piece_.first, piece_.count);
   }
 
-  /// Where the form adds the gradients of gaps with decays per channel. The first head that shares a parameter starts at zero.
+  /// Points g to the gradients of gaps with decays per channel. The form adds to them. The first of the heads that share a
+  /// parameter clears its gradient.
   void add_channel_gaps(form::channel_gaps<Real>& g, direction way, const tensor_view<Real>& gaps, const state<Real>& initial,
                         index_t h) const {
     const auto part_of = [&](const tensor_view<Real>& to, index_t head, bool first) {
@@ -261,7 +264,7 @@ class gradient_task {
     g.entering = head_rows(initial.log_decay, sequence(), h, 0, 1);
   }
 
-  /// Where the gradient of these tokens is summed, for a tensor that several heads share.
+  /// Where head h adds its part of the gradient of `tokens`. Several heads may share a head of the tensor.
   form::gradient_rows<T> rows_for(const tensor_view<T>& to, const segment& tokens, const rows<Real>& sum, index_t h) const {
     form::gradient_rows<T> result;
     if (to.data == nullptr) return result;
@@ -371,7 +374,7 @@ error_message plan_checked(const cpu& backend, const Form& form, bool carries_st
     const geometry size = geometry_of(in, dy.final_forward.given() ? dy.final_forward : dy.final_backward);
     const tensor_view<const T> y{&zero, {size.B, size.H, size.L, size.Dv}, {}};
     inputs<T> with_q = in;
-    const index_t heads = in.q.heads() == 0 ? size.H : in.q.heads();  // gradient_workspace_bytes counts the same heads
+    const index_t heads = in.q.heads() == 0 ? size.H : in.q.heads();  // head_groups is then that of `in`
     with_q.q = {&zero, {size.B, heads, size.L, size.Dk}, {}};
     const saved<T> any_y{y, {&no_sum, {size.B, size.H, size.L, 1}, {}}};
     const output_gradients<T> by_states{y, dy.final_forward, dy.final_backward};

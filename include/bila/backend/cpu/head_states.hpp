@@ -46,7 +46,7 @@ BILA_NOINLINE form::head_state<Real> head_state_of(const state<Real>& x, index_t
   return part;
 }
 
-/// Calls use(a, b) for S and z of head h of a state in 16 bits: a has the numbers as rows of the 16-bit type, b the copy in Real.
+/// Calls use(a, b) for S and for z of head h of a state in 16 bits: a is the view of the 16-bit numbers, b that of their copy.
 template <class Real, class Copy, class Use>
 void with_16_bits(const state<Real>& x, index_t sequence, index_t h, const form::head_state<Copy>& copy, const Use& use) {
   const auto pass = [&](auto number) {

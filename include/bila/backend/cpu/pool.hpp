@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The threads of the process, started by the first call that uses more than one. An idle thread polls for work before it sleeps:
-// waking a thread costs 50 microseconds, and a call's second half follows the first half within a few microseconds.
+// waking a thread costs 50 microseconds, and a call's second pass (form::sweep_pass) follows the first within a few microseconds.
 #pragma once
 
 #include <bila/config.hpp>
@@ -88,7 +88,7 @@ class pool {
   }
 
  private:
-  // Upper half: the number of the job. Lower half: how many of the job's tasks are not taken yet.
+  // The upper 32 bits of offered_ are the number of the job, the lower 32 bits count the job's tasks that are not taken yet.
   static constexpr std::uint64_t left_mask = 0xffffffffu;
 
   void offer(std::uint32_t n) {

@@ -27,7 +27,7 @@ class executor {
 
 /// Runs a call on the processor's cores. The result has the same bits for every number of threads.
 struct cpu {
-  int threads = 1;  // at most this many; 0: all that the hardware has. A small call uses one, see form/README.md.
+  int threads = 1;  // at most this many; 0: one per processor that the process may use. A small call uses one, see form/README.md.
   bila::executor* executor = nullptr;   // the caller's thread pool; null: the pool of the process
   std::span<std::byte> workspace = {};  // at least workspace_bytes(...); empty: memory of the process, see release_memory
 };
@@ -44,7 +44,7 @@ inline index_t threads_of(const cpu& backend) { return backend.threads == 0 ? ha
 /// How a call is divided into tasks. The result does not depend on this division.
 struct schedule {
   index_t segments, splits, tasks, workers;
-  std::size_t bytes_per_slot, shared_bytes;  // bytes, multiples of the alignment
+  std::size_t bytes_per_slot, shared_bytes;  // memory of each worker; memory of all tasks; multiples of the alignment
   index_t halves = 1;                        // halves of a split that run at the same time
   std::size_t two_sided_bytes = 0;           // memory that the halves of one split share
 

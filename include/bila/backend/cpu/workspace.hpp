@@ -24,7 +24,7 @@ struct alignas(64) block_of_memory {
 };
 
 /// The idle blocks of the process, shared by all units. Each block is either in one slot or owned by one call, so no lock is
-/// needed. A child of fork() cannot find a mutex held by a thread that the child does not have.
+/// needed. After fork() a child might never get a lock, because the thread that held it does not exist in the child.
 inline constinit std::array<std::atomic<block_of_memory*>, 64> idle_memory{};
 inline constinit std::atomic<unsigned> threads_seen{0};
 

@@ -84,7 +84,8 @@ struct attend_plan {
   region<T> result;       // (B, H, L, Dv), the result before add_result adds it to y
   std::size_t bytes = 0;  // size of the workspace that the caller must bring
 
-  // Grids of the kernels. output: recurrent_scan, chunk_output, read_global_state or full_attention.
+  // Grids of the kernels. output: that of the kernel that writes rows (recurrent_scan, chunk_output, read_global_state or
+  // full_attention).
   grid gap_weights, chunk_states, scan_states, output;
   index_t scan_tasks = 0;
 };

@@ -48,7 +48,7 @@ struct state_table {
   float* z;       // sum_j write_j c_j k_j
   float* unit;    // divisor of S, a power of two
   float* weight;  // sum of the weights of the chunk's own tokens
-  float2* total;  // decay over the chunk, x + y: every chunk would repeat the rounding error of x alone
+  float2* total;  // decay over the chunk, x + y; with x alone, rounding errors would add up over the chunks
 };
 
 /// The divisor of a state whose weights sum to `weight`: in f16 the least power of two >= weight (at least 2^-60), else 1.
@@ -166,7 +166,7 @@ class carried_state {
     }
   }
 
-  /// Multiplies the state by the decay over a tile, before the tile is added.
+  /// Computes factor_ for a tile that is to be added. Multiplies the state by the decay over the tile, unless backward_against.
   template <class Tile>
   __device__ __forceinline__ void decay_by_tile(const Tile& here) {
     static_assert(Tile::blocks <= 8);
@@ -307,8 +307,8 @@ class carried_state {
     if (threadIdx.x == 0) to.unit = unit, to.unused[0] = to.unused[1] = to.unused[2] = 0;
   }
 
-  /// Writes state `number` of the table: S in the columns from first_column on, and with the first columns z, the weight, the unit
-  /// and the total decay.
+  /// Writes state `number` of the table: the columns of S from first_column on. If first_column is 0, also writes z, the weight,
+  /// the unit and the total decay.
   __device__ __forceinline__ void write(const state_table<T>& to, index_t number, int first_column) const {
     const float unit = unit_of<T>(weight_), per_unit = inverse_of_power(unit);
     T* const S = to.S + number * D * D;
@@ -330,7 +330,7 @@ class carried_state {
   }
 
   /// The first of the 16 numbers of z that this warp sums in its n-th round. Warps with the same features divide z among
-  /// themselves. Two warps may sum the same numbers.
+  /// themselves. If this leaves a remainder, two warps sum the same numbers, and one of them writes the sums.
   __device__ __forceinline__ int own_feature(int n) const { return first_ + (n * column_blocks + column_ / mma_rows) % pairs * 16; }
 
  private:
@@ -353,7 +353,7 @@ class carried_state {
     }
   }
 
-  /// Calls write(i, z_i) for each number of z that this warp sums.
+  /// Calls write(i, z_i) for each number of z that this warp writes: of those that two warps sum, only one warp writes each.
   template <class Write>
   __device__ __forceinline__ void each_of_vector(const Write& write) const {
     if constexpr (Kind == state_sum::of_values) {
@@ -381,8 +381,9 @@ class carried_state {
   sum all_ = 0;               // sum of the log decays of all tiles added so far
   pending_decay decay_;
 
-  // For the tile that is being added. factor_: decay from each block to the tile's end. For one block: weighted values, weights in
-  // two rows, sum of weights, and the power of two that divides the weights.
+  // For the tile that is being added. factor_: decay from each block to the tile's last block (backward: to its first block,
+  // backward_against: to the chunk's first block). values_: weighted values of a block. sums_: the block's weights times c_j,
+  // divided by z_unit_, in two rows. weights_: this lane's sum of weights.
   float factor_[8];
   typename F::a_type values_, sums_;
   float weights_ = 0, z_unit_ = 1;

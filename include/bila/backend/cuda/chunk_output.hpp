@@ -20,16 +20,16 @@ template <class T>
 struct chunk_output_call {
   product_call<T> product;
   state_table<T> entering;  // the states that enter chunks; no S: nothing enters a chunk
-  bool transposed;          // whether the rows of the states are features of v
+  bool transposed;          // whether `entering` holds states transposed, with one row per feature of v
   std::byte* right_states;  // a stored_state for each tile and value tile
 };
 
 /// The arguments of chunk_output in a gradient. The kernel runs for dq, then for dk, and for dv if no kernel computes dk and dv
-/// together. The run for dv has no gate terms. The others store their right states.
-/// If gradients of gates are wanted, the run for dq also stores its left states. The states of the run for dk are adjoints. For
-/// each tile, this run multiplies its right state with the left state of the run for dq, and its left state with the right state of
-/// the run for dq. These inner products are the cross-tile gate terms <state that enters a tile, adjoint of the state that leaves
-/// it> (MATH.md 4.4), the first for the forward direction and the second for the backward direction.
+/// together. If gradients of gates are wanted, the run for dq keeps its right states and also stores its left states. The states of
+/// the run for dk are adjoints. For each tile this run computes two inner products: of its right state and the left state of the
+/// run for dq, for the forward direction; of its left state and the right state of the run for dq, for the backward direction. They
+/// are the cross-tile terms of the gates, <state that enters the tile, adjoint of the state that leaves it> (MATH.md 4.4). The run
+/// for dv computes no such terms.
 template <class T>
 struct chunk_gradient_call : chunk_output_call<T> {
   std::byte* left_states;                         // null: not stored
@@ -144,7 +144,7 @@ class chunk_pass {
     if (const int count = up_to(tokens_of(p) - first_row(), mma_rows); count > 0) write_rows_of(here, p, count, left);
     if constexpr (is_backward)
       if (crosses) {
-        if (c_.right) write_cross_tile_term(p, 0, product.end(next, here.right, epilogue_.terms.biased));  // forward states
+        if (c_.right) write_cross_tile_term(p, 0, product.end(next, here.right, epilogue_.terms.biased));  // forward
         if (c_.left) product.start(next, stored(call_.forward_right, p));
       }
     if (!c_.left) return;

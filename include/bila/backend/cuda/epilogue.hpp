@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Epilogues: y is normalised and stored, or a gradient is stored, alone or together with its dual product.
+// Epilogues: what a kernel does with finished rows. It normalises and stores y, or it stores one gradient or two.
 #pragma once
 
 #include <bila/backend/cuda/gaps.hpp>
@@ -36,7 +36,7 @@ template <class T>
 struct backward_terms {
   bool biased;                          // whether r_i c_j is added to a score
   const float *row_bias, *column_bias;  // r and c, per entry; null: ones
-  operand<T> dot_operand;               // row i is multiplied with row i of the result; no data: not wanted
+  operand<T> dot_operand;               // for `dots`: multiplied by rows of the result; for epilogue::dual: by values
   float* dots;                          // per entry: 3 parts of dot_operand_i . out_i, see row_block; null: not wanted
   index_t entries;                      // entries of the call; `dots` has 3 * entries numbers per value tile
 };

@@ -7,8 +7,9 @@
 //     C, 16 x 8 (row, column), 4:        row g + 8 (e / 2)        column 2 t + e % 2
 //
 // so two neighbouring C fragments form one A fragment. A product of 16-bit numbers is one mma.m16n8k16. A product in float is
-// six mma.m16n8k8: for each half of k, three products of the operands' tf32 parts (low x high, high x low, high x high). k is
-// permuted so that the layout is the same. The terms of a product in float have a relative error of 2^-21.
+// six mma.m16n8k8: for each half of k, three products of the operands' tf32 parts (low x high, high x low, high x high). The
+// instructions get k in another order, so that a lane holds the elements listed above. The terms of a product in float have a
+// relative error of 2^-21.
 #pragma once
 
 #include <bila/backend/cuda/sequences.hpp>
@@ -87,7 +88,7 @@ __device__ void load_matrices(std::uint32_t (&x)[4], const void* row) {
                  : "r"(shared_address(row)));
 }
 
-/// The operations on one storage type. `from` is shared memory whose rows are `Stride` numbers apart.
+/// The fragments of numbers of type T, and the operations on them. `from` is shared memory whose rows are `Stride` numbers apart.
 template <class T>
 struct fragments {
   struct a_type {
@@ -201,7 +202,8 @@ struct fragments {
     }
   }
 
-  /// Splits four numbers into a sum of two numbers of T each. The parts are rows 0 and 1 of A, or columns 0 and 1 of B.
+  /// Splits each of four floats into a high and a low part of type T. The high parts become row 0 of A, or column 0 of B, the low
+  /// parts row 1 or column 1.
   static __device__ a_type two_rows(const float (&x)[4]) {
     std::uint32_t halves[2];
     split(x, halves);

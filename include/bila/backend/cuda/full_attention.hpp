@@ -57,7 +57,7 @@ struct attention_steps {
 
 /// Long sums over keys. A float sum of thousands of equal terms drifts, because each addition rounds the same way. So 512 keys at a
 /// time are summed separately, and then added here. Row sums are kept here for every T, with the rounding error of each addition. N
-/// and the dot products are kept here for float only, because in 16 bits the drift is not visible.
+/// and the dot products are kept here only if `Whole`, for float: the rounding of 16-bit results is larger than the drift.
 template <class Rows, bool Whole>
 class long_sums {
  public:

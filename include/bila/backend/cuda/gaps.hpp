@@ -27,7 +27,7 @@ __device__ float fast_exp(Exponent x) {
   return y;
 }
 
-/// Two numbers of a gap: one for the forward direction, one for the backward direction.
+/// Two log decays, or two sums of log decays: one of each direction.
 template <class Exponent>
 struct alignas(2 * sizeof(Exponent)) both_ways {
   Exponent forward, backward;
@@ -42,7 +42,7 @@ enum weight_kind : int {
   weight_kinds
 };
 
-/// The gap weights of a call. Entries and blocks are numbered as in `sequences`. Null pointers: the mask has no gaps.
+/// The gap weights of a call. Entries and blocks are numbered as in `sequences`. Null pointers: all weights are 1.
 template <class Exponent>
 struct gap_table {
   float* weights;                   // (weight_kinds, entries)
@@ -78,7 +78,8 @@ __device__ index_t head_of_mask(const Mask& mask, index_t h, index_t H) {
   return sharing == 1 ? h : divide(h, sharing);
 }
 
-/// Log decay of gap t of a sequence in one direction, 0 where t is no gap. `h` is a head of the mask. NaN stays NaN.
+/// Log decay of gap t of a sequence in one direction, 0 for gaps that do not lie between two of its tokens. `h` is a head of the
+/// mask. NaN stays NaN.
 template <class Mask>
 __device__ double gap_of(const sequences& s, const Mask& mask, bool forward, index_t n, index_t h, index_t t) {
   if (t <= 0 || t >= s.tokens(n)) return 0;
@@ -109,8 +110,8 @@ __device__ Exponent sum_from(Exponent x, int lane) {
   return x;
 }
 
-/// Half a warp computes the weights of a block, one token per lane. forward: log decay of the gap before the token. backward: log
-/// decay of the gap after the token.
+/// Half a warp computes the weights of a block, one token per lane. there: whether the block has tokens; else nothing is written.
+/// forward: log decay of the gap before the token. backward: log decay of the gap after the token.
 template <class Exponent>
 __device__ void weigh_block(const gap_table<Exponent>& to, index_t number, bool there, Exponent forward, Exponent backward) {
   constexpr Exponent cut = std::is_same_v<Exponent, double> ? -800 : -110;
@@ -139,15 +140,15 @@ __device__ void weigh_block(const gap_table<Exponent>& to, index_t number, bool 
   if (lane == 0) to.block_sums[number] = {whole_forward, whole_backward};
 }
 
-/// Computes the weights of all blocks. `swapped` receives the weights that the gradient needs: without borders, and with the two
-/// directions of each gap exchanged. Null: not wanted.
+/// Computes the weights of all blocks. `swapped` receives the weights of the transposed mask, which the gradient also needs: the
+/// two directions of each gap are exchanged, and `borders` are left out. Null: not wanted.
 template <class Exponent, class Mask>
 BILA_KERNEL void weigh_gaps(const sequences s, const index_t H, const index_t blocks, const Mask mask, const border_gaps borders,
                             const gap_table<Exponent> to, const gap_table<Exponent> swapped) {
   const int lane = static_cast<int>(threadIdx.x) % mma_rows;
   const index_t per_grid = static_cast<index_t>(gridDim.x) * blockDim.x / mma_rows;
   const index_t first = (static_cast<index_t>(blockIdx.x) * blockDim.x + threadIdx.x) / mma_rows;
-  for (index_t number = first; number - first % 2 < blocks; number += per_grid) {  // both halves of a warp do as many rounds
+  for (index_t number = first; number - first % 2 < blocks; number += per_grid) {  // equally many rounds for both halves of a warp
     const place at = s.find(number < blocks ? number : blocks - 1, H, mma_rows);
     const index_t t = at.unit * mma_rows + lane, count = s.tokens(at.n);
     const bool there = number < blocks && at.unit * mma_rows < count;

@@ -21,7 +21,7 @@ struct global_state_call {
   state_table<T> states;  // holds the state at the first chunk's number; no S: this kernel sums up the state
   sequences of_keys;
   index_t states_chunk;
-  bool transposed;  // whether the rows of the state are features of the result
+  bool transposed;  // whether `states` holds the state transposed, with one row per feature of v
 };
 
 template <class T>

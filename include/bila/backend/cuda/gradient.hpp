@@ -4,8 +4,8 @@
 //
 //     dq = op([dN, dZ], [v, 1], k; f, b)    dk = op([v, 1], [dN, dZ], q; b, f)    dv = op(k, q, dN; b, f)
 //
-// The last two exchange keys and values. Where registers suffice, one kernel computes both from the same tiles and states: see
-// computes_dual in plan.hpp.
+// The keys of the product for dk are the values of the product for dv, and vice versa. Where registers suffice, one kernel computes
+// dk and dv from the same tiles and states: see computes_dual in plan.hpp.
 #pragma once
 
 #include <bila/backend/cuda/attend.hpp>
@@ -76,7 +76,7 @@ struct gradient_run {
   }
 
  private:
-  /// Writes zeros: y has no batch rows or no heads, so no gradient depends on the inputs.
+  /// Writes zeros: y has no batch rows or no heads, so the loss does not depend on the inputs.
   void clear() const {
     double* const sums[] = {to.scale, to.diagonal};
     for (double* const sum : sums)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The small kernels of the gradient: through the norm, from products to gates, and over heads and initial states.
+// The small kernels of the gradient: dN and dZ from dy, the gradients of gaps from dot products, sums over heads that share an
+// input's head, and decays of the gradients of initial states.
 #pragma once
 
 #include <bila/backend/cuda/gaps.hpp>

@@ -17,13 +17,13 @@ struct gradient_plan {
   bool nothing = false;  // whether y has no batch rows or no heads
   choice chosen{};
   sequence_plan rows;
-  index_t entries = 0, width = 0;  // numbers in an array per token; head size that kernels are compiled for
+  index_t entries = 0, width = 0;  // entries of an array per token, with padding; head size that kernels are compiled for
   bool weighted = false, has_chunk_states = false;
   bool of_gaps = false;                   // whether gradients of gaps are asked for
-  stored_plan stored{};                   // stored states; gradients of gaps are sums over one tile
+  stored_plan stored{};                   // states that chunk_output stores; its kv_tile is also the tile of gate_gradient_scan
   index_t tiles = 0, parts_per_tile = 0;  // tiles of all heads; cross-tile terms per tile and direction
 
-  // Arrays in the workspace. Adjoints are states of dN and dZ in place of v and ones.
+  // Arrays in the workspace. Adjoints are states of q, dN and dZ in place of k, v and ones.
   region<T> dN;
   region<float> dZ, parts, numerators;  // per entry, see norm_call
   gap_plan<T> gaps, swapped;

@@ -14,7 +14,7 @@ inline namespace BILA_CUDA_ARCHITECTURES {
 template <class T, int D, int E, int Tokens>
 struct token_tile {
   static constexpr int keys = Tokens, blocks = Tokens / mma_rows;
-  static constexpr int pad = 16 / static_cast<int>(sizeof(T));  // numbers between two rows, so that 8 rows lie in different banks
+  static constexpr int pad = 16 / static_cast<int>(sizeof(T));  // numbers after each row, so that 8 rows lie in different banks
   static constexpr int k_stride = D + pad, v_stride = E + pad;
   alignas(16) T k[Tokens * k_stride];
   alignas(16) T v[Tokens * v_stride];

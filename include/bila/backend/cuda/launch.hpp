@@ -69,7 +69,7 @@ class launcher {
   template <class... Parameters, class... Arguments>
   void operator()(const char* name, void (*kernel)(Parameters...), const grid& size, const Arguments&... arguments) {
     if (size.blocks <= 0 || !wrong_.empty()) return;
-    if (size.shared_bytes > 40 * 1024)  // up to 48 KB, static shared memory included, need no attribute
+    if (size.shared_bytes > 40 * 1024)  // CUDA requires this above 48 KB, of which up to 8 KB may be static
       wrong_ = message_of(
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(size.shared_bytes)), name);
     if (!wrong_.empty()) return;

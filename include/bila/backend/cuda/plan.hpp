@@ -54,7 +54,7 @@ region<X> reserve(kernel::arena& counted, index_t n, bool wanted = true) {
 
 /// The sequences of a call.
 struct sequence_plan {
-  sequences all;   // without its table
+  sequences all;   // its table is null, see in()
   bool ragged;     // whether sequences differ in length, so that the device needs a table
   index_t blocks;  // blocks of 16 tokens in all sequences; 0 if not ragged
   index_t longest;
@@ -95,7 +95,7 @@ struct choice {
 
 /// Properties of a call that the choice of an algorithm depends on, in addition to the form.
 struct demand {
-  bool use_global_state;  // whether one state can serve all rows: no gaps, both directions, diagonal 1, and no other state
+  bool use_global_state;  // whether one state can serve all rows: no gaps, both directions, diagonal 1, no initial or final state
   bool has_states;        // whether a state is given or asked for
   index_t longest;        // tokens of the longest sequence, of queries or of keys
 };

@@ -21,7 +21,8 @@ __device__ __forceinline__ void multiply_two(float (&C)[2][4], const typename fr
       fragments<T>::multiply(C[i], A, B[i]);
 }
 
-/// Adds a product with one state to 16 columns of the rows, block m: N_i += read_i got_i + (read_i r_i) z. x: dot_operand_i.
+/// Adds one state's part to columns [16 m, 16 m + 16) of the rows: N_i += read_unit_i got_i + read_bias_i z, with got_i = q_i S in
+/// these columns, and the factors of row_block::weigh_states. x: dot_operand_i in these columns.
 template <class Epilogue, class Rows, class State>
 __device__ __forceinline__ void add_read(const Epilogue& epilogue, Rows& rows, const State& state, int way, int m,
                                          const float (&got)[2][4], const float (&x)[8], const float (&read_unit)[2][2],

@@ -42,7 +42,7 @@ BILA_KERNEL void write_decays(const sequences s, const index_t H, const __grid_c
   }
 }
 
-/// Columns of a state per block of threads, which has one more column for the row sums, and threads per column.
+/// A block of threads holds recurrent_columns columns of S, and z as one more column. recurrent_lanes threads share a column.
 inline constexpr int recurrent_columns = 32, recurrent_lanes = 8;
 inline constexpr int recurrent_threads = ((recurrent_columns + 1) * recurrent_lanes + 31) / 32 * 32;
 
@@ -163,8 +163,8 @@ class recurrent_pass {
     }
   }
 
-  /// Row r reads the state, then token r is added to it. settle: the pending decay is applied at once. The first token settles the
-  /// initial state, so that an initial state of zeros gives the same bits as none.
+  /// Row r reads the state, then token r is added to it. settle: the pending decay is applied at once. This is done at the
+  /// first token, so that an initial state of zeros gives the same bits as no initial state.
   __device__ __forceinline__ void add_token(int r, bool settle) {
     pending_decay_ *= shared_.decay[r];
     if (!(pending_decay_ >= 0.5) || settle) apply_pending_decay();

@@ -5,7 +5,7 @@
 //
 // Only the gradient has r and c. Keys are added in blocks of 16. For a block off the diagonal the mask is (row factor) x (decay
 // between the two blocks) x (column factor). Each factor is at most one and the exponential of a running sum, so no exponent is a
-// difference. On the diagonal each element has its own exponential.
+// difference. In the block on the diagonal each element is the exponential of a difference (see exponent in gaps.hpp).
 #pragma once
 
 #include <bila/backend/cuda/epilogue.hpp>
@@ -50,12 +50,12 @@ struct row_block {
   float row_bias[2] = {1, 1};
   float N[E / 8][4] = {}, Z[4] = {};             // (16, E); (16, 8), each column is the row sum
   float dual_rows[is_dual ? D / 8 : 1][4] = {};  // (16, D)
-  sum left = 0, right = 0;                       // log decay between the rows and the next block of keys on this side
-  float dots[2][3] = {};  // of row g + 8 half: dot_operand . N from left keys and state, right keys, right state
+  sum left = 0, right = 0;                       // log decays between the rows and the next block of keys on each side
+  float dots[2][3] = {};  // [half] of row i = g + 8 half: dot_operand_i . N_i from left keys and state, right keys, right state
 
   /// Adds the first `count` keys of a tile. `own` is the index of the rows' block in the tile. A negative index means that the tile
-  /// is to the right of the rows, an index >= blocks that it is to the left. On each side, the tile next to the diagonal comes
-  /// first.
+  /// is to the right of the rows, an index >= blocks that it is to the left. On each side, the caller adds the tiles nearest to
+  /// the diagonal first.
   template <bool Weighted, class Tile>
   __device__ __forceinline__ void add_keys(const product_call<T>& c, const Epilogue& epilogue, const Tile& here, int own,
                                            int count) {
@@ -117,7 +117,8 @@ struct row_block {
     write(epilogue.dual_rows, dual_rows, at, 0);
   }
 
-  /// The factors of S, and of z with r_i, in the rows' sums. Indices: half of the rows, side of the state (left, right).
+  /// The factors of q_i S and of z in N_i: read_i times the divisor of S, and read_i r_i (0 if not biased). Indices: half of the
+  /// rows, side of the state (left, right).
   __device__ __forceinline__ void weigh_states(float (&of_S)[2][2], float (&of_z)[2][2], bool biased, float left_scale,
                                                float right_scale) const {
 #pragma unroll
@@ -180,7 +181,7 @@ struct row_block {
   __device__ __forceinline__ void add_bias(const backward_terms<T>& terms, const Tile& here, int j, float (&A)[8]) const {
     if (!terms.biased) return;
 #pragma unroll
-    for (int e = 0; e < 8; e += 4) {  // e: two columns, for each half of the rows
+    for (int e = 0; e < 8; e += 4) {  // two neighbouring keys: elements e, e + 1 of row g, e + 2, e + 3 of row g + 8
       float2 of_key{1, 1};
       if (terms.column_bias != nullptr)
         of_key = *reinterpret_cast<const float2*>(here.bias + j * mma_rows + 2 * lane.t + e / 4 * 8);
@@ -192,8 +193,8 @@ struct row_block {
     }
   }
 
-  /// Multiplies block j of a row of score blocks by its part of the mask. own: the block on the diagonal (see add_keys); between:
-  /// decays between blocks (see decay_between).
+  /// Multiplies the scores of block j of a tile by the mask. own: the index of the block on the diagonal (see add_keys). between:
+  /// the decays of decay_between.
   template <class Tile>
   __device__ __forceinline__ void mask(const product_call<T>& c, const Tile& here, int own, int j,
                                        const float (&between)[Tile::blocks], bool weighted, float (&A)[8]) const {
@@ -226,7 +227,7 @@ struct row_block {
 #pragma unroll
       for (int i = 0; i < 4; ++i) of_keys[i] = here.sums[j * mma_rows + 2 * lane.t + i % 2 + i / 2 * 8];
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {  // the exponent of the direction from key to row is the one that is <= 0
+      for (int e = 0; e < 8; ++e) {  // the direction from key to row has the exponent <= 0, the other one has >= 0
         const both_ways<sum>&u = of_rows[e / 2 % 2], &w = of_keys[e / 4 * 2 + e % 2];
         A[e] *= fast_exp(lesser(u.forward - w.forward, w.backward - u.backward));
       }
@@ -267,7 +268,7 @@ struct row_block {
     }
   }
 
-  /// Divides the rows of one half by their norm, N_i to y_i, and writes the row sum.
+  /// Turns N_i into y_i for the rows i = g + 8 half, and writes their row sums.
   __device__ __forceinline__ void normalise_row(const Epilogue& epilogue, const row_place& at, int half, int first_column) {
     const auto r = epilogue.norm(Z[2 * half], epilogue.scale);
     const float size = fabsf(r.divisor), step = size < 1e-30f ? 0x1p64f : size > 1e30f ? 0x1p-64f : 1.0f;

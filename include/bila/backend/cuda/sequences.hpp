@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The place of each sequence's tokens (a batch row or a packed segment), and the numbering of pieces of work.
+// Sequences: batch rows or packed segments. Where the tokens of each sequence lie, and how pieces of work are numbered.
 #pragma once
 
 #include <bila/backend/cuda/launch.hpp>

@@ -10,8 +10,8 @@ namespace cuda::detail {
 inline namespace BILA_CUDA_ARCHITECTURES {
 
 /// <S, S'> + <z, z'> of a state in device memory and a state in shared memory. `start` copies the first state to scratch memory,
-/// and `end` multiplies. Each warp copies and reads its own part only, so warps need no barrier. A warp's part is the one that
-/// carried_state::store writes, so the place of a carried state may serve as scratch memory.
+/// and `end` multiplies. Each warp copies and reads its own part only, so warps need no barrier. A warp's part is what
+/// it writes in carried_state::store, so memory to which a carried state will be stored may serve as scratch memory.
 template <int Warps, class T, int D, int E>
 class state_product {
   using state = stored_state<T, D, E, state_sum::of_values>;

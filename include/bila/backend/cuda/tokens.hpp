@@ -60,11 +60,12 @@ __device__ __noinline__ void load_some_tokens(T* to, const rows<const T> from) {
   }
 }
 
-/// Copies tokens to shared memory as Rows rows of D numbers, `Stride` numbers apart. Numbers outside the tensor become zero.
+/// Copies tokens to shared memory, or if `fast` starts to copy them: Rows rows of D numbers, `Stride` numbers apart. Numbers
+/// outside the tensor become zero.
 template <int Rows, int D, int Stride, int Threads, class T>
 __device__ void load_tokens(T* to, const rows<const T>& from, bool fast) {
   constexpr int vector = 16 / static_cast<int>(sizeof(T)), per_row = D / vector;
-  constexpr int step = Threads % per_row == 0 ? Threads / per_row : 1;  // rows between two copies of a thread, all in one column
+  constexpr int step = Threads % per_row == 0 ? Threads / per_row : 1;  // a thread copies the same columns of every step-th row
   if constexpr (Threads % per_row == 0 && Rows % step == 0)
     if (fast && from.count >= Rows && from.width == D) {
       const int first = static_cast<int>(threadIdx.x) / per_row, d = static_cast<int>(threadIdx.x) % per_row * vector;

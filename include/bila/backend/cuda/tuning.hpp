@@ -12,13 +12,13 @@ namespace cuda {
 /// The result of a kernel: y, one gradient, or the gradients of k and v at once.
 enum class result { forward, gradient, two_gradients };
 
-/// Tile sizes of full_attention, where each warp has 16 rows. kv_tile: keys in shared memory at a time, a multiple of the block's
+/// Tile sizes of full_attention, where each warp has 16 rows. kv_tile: keys per tile in shared memory, a multiple of the block's
 /// rows. stages: tiles in shared memory at once. per_sm: blocks of threads that must fit on a multiprocessor.
 struct attention_tile {
   int warps, kv_tile, stages, per_sm;
 };
 
-/// Tile sizes of the kernels that use states. kv_tile: tokens in shared memory at a time, 16 for each warp. value_tile: columns of
+/// Tile sizes of the kernels that use states. kv_tile: tokens per tile in shared memory, 16 for each warp. value_tile: columns of
 /// the state per block of threads.
 struct state_tile {
   int kv_tile, stages, per_sm, value_tile;
@@ -56,8 +56,8 @@ struct tuned {
                       : state_tile{64, 1, 1, 32};
   }
 
-  /// `automatic` uses the full form for sequences of fewer than shortest_linear tokens (shortest_global_state, if the global state
-  /// serves). `automatic` and `chunkwise{}` use chunks of `chunk` tokens.
+  /// In calls without states, `automatic` uses the full form for sequences of fewer than shortest_linear tokens
+  /// (shortest_global_state where one state can serve all rows). `automatic` and `chunkwise{}` use chunks of `chunk` tokens.
   static constexpr index_t shortest_linear = 320, shortest_global_state = 128, chunk = 2048;
 };
 
