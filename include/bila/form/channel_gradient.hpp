@@ -205,6 +205,7 @@ struct channel_gradient {
     Kernel::transpose(w.Ht, kernel::tile<const Real>(w.H));
     Kernel::transpose(w.Rt, kernel::tile<const Real>(R));
 
+    const index_t columns = whole_packets_of<Kernel, Real>(Dk);
     // Adds N_i += decays_i o (weights_i a_i S + sums_weights_i sums), and to `sums_of_gap` the products with `of`.
     const auto add_read = [&](const running_sum<Real>& N, const Real* weights, kernel::tile<const Real> a,
                               kernel::tile<const Real> S, const Real* sums_weights, const Real* sums,
@@ -219,7 +220,7 @@ struct channel_gradient {
                     .v = kernel::one_row(sums, Dk)},
                    &next);
       for (index_t i = 0; i < n; ++i)
-        for (index_t c = 0; c < part.stride; ++c) {
+        for (index_t c = 0; c < columns; ++c) {
           const Real term = part.row(i)[c] * decays.row(i)[c];
           N.to.row(i)[c] = N.started ? N.to.row(i)[c] + term : term;
           sums_of_gap.row(i)[c] += term * of.row(i)[c];
@@ -227,7 +228,7 @@ struct channel_gradient {
     };
     add_read(dk, w.ones, v, w.Rt, w.ones, flags.row_sums ? r : nullptr, omega, k, to_start);
     for (index_t i = 0; i < n; ++i)
-      for (index_t c = 0; c < omega.stride; ++c) w.weighed.row(i)[c] = k.row(i)[c] * omega.row(i)[c];
+      for (index_t c = 0; c < columns; ++c) w.weighed.row(i)[c] = k.row(i)[c] * omega.row(i)[c];
     Kernel::read(dv.to, {.q = w.weighed.top(n), .S = R, .weights = w.ones, .partial = dv.partial()}, &next);
     add_read(dq, w.a + at.first, dy, w.Ht, w.b + at.first, flags.row_sums ? w.h : nullptr, alpha, q, to_end);
     if (of_gaps) add_crossing_gaps(g.channels(flags.way), x, flags.way, at.first, n, w);
@@ -242,6 +243,12 @@ struct channel_gradient {
     close_sum(g.q, at.first, dq.to, flags);
     close_sum(g.k, at.first, dk.to, flags);
     close_sum(g.v, at.first, dv.to, flags);
+  }
+
+  /// The columns that rows of Dk numbers have in whole packets. A padded tile may have more, the caller's memory has not.
+  template <class Kernel, class Real>
+  static index_t whole_packets_of(index_t Dk) {
+    return kernel::round_up(Dk, Kernel::template lanes<Real>);
   }
 
   /// Adds a row of numbers to row t of `to`.
@@ -315,7 +322,7 @@ struct channel_gradient {
   static BILA_NOINLINE void block(const head<T>& x, head_gradient<T>& g, direction way, index_t first, const tokens<const Real>& in,
                                   const sums<Real>& out, scratch<Kernel, Real>& w) {
     const auto& [q, k, v, dy] = in;
-    const index_t n = q.rows, Dk = x.q.width;
+    const index_t n = q.rows, Dk = x.q.width, columns = whole_packets_of<Kernel, Real>(Dk);
     const bool exclusive = x.mask.exclusive;
     const kernel::tile<Real> dyt{w.dyt.data, v.columns, n, w.dyt.stride};  // (Dv, n)
     const kernel::tile<Real> A{w.A.data, n, n, w.A.stride}, G{w.G.data, n, n, w.G.stride}, E{w.E.data, n, n, w.E.stride};  // (n, n)
@@ -345,7 +352,7 @@ struct channel_gradient {
         kernel::clear(part);
         Kernel::collect_channels(part, G, from, gaps, side, of_keys, exclusive);
         for (index_t i = 0; i < n; ++i)
-          for (index_t c = 0; c < part.stride; ++c) {
+          for (index_t c = 0; c < columns; ++c) {
             to.row(i)[c] += part.row(i)[c];
             products.row(i)[c] = part.row(i)[c] * of.row(i)[c];
           }

@@ -441,3 +441,43 @@ TEST_CASE("gradients of decays per channel do not depend on threads, and float i
     CHECK((one.S[0] == four.S[0] && one.enter[1] == four.enter[1]));
   }
 }
+
+TEMPLATE_TEST_CASE("gradients of widths whose rows would share cache sets leave the memory beyond alone", "", float, double) {
+  test::random_source from(904);
+  for (const index_t Dk : {64, 128}) {
+    channel_call<TestType> x = call_with_gradient<TestType>(from);
+    x.B = x.H = 1, x.L = 40, x.Dk = Dk, x.Dv = 3;
+    x.offsets.clear(), x.lengths.clear();
+    for (auto* const state : {&x.S, &x.z, &x.enter}) state[0][0].clear(), state[0][1].clear();
+    for (std::vector<TestType>* const numbers : {&x.q, &x.k, &x.v, &x.gates, &x.other_gates, &x.bonus}) {
+      numbers->resize(static_cast<std::size_t>(x.L * Dk));
+      for (TestType& number : *numbers) number = static_cast<TestType>(from.uniform(-1, -0.1));
+    }
+    const loss<TestType> by = random_loss(from, x);
+    // The second gradient has rows with a gap between its numbers, which a form sums in memory of its own.
+    const index_t room = x.L * Dk;
+    std::vector<TestType> close(static_cast<std::size_t>(room + 64), 33), wide_apart(static_cast<std::size_t>(2 * room), 33);
+    const results<TestType> r = run(x, bila::form::chunkwise{});
+    const auto gradient_of_keys = [&](const bila::tensor_view<TestType>& to) {
+      bila::gradients<TestType> g;
+      g.k = to;
+      bila::saved<TestType> kept{bila::bhld(r.y.data(), 1, 1, x.L, x.Dv)};
+      if (x.sums) kept.row_sum = bila::bhl(r.sums.data(), 1, 1, x.L);
+      x.with_mask([&](const auto& mask) {
+        if (x.sums)
+          bila::gradient(bila::form::chunkwise{}, mask, bila::norm::row_sum{1e-6}, x.in(), kept,
+                         {bila::bhld(by.dy.data(), 1, 1, x.L, x.Dv)}, g);
+        else
+          bila::gradient(bila::form::chunkwise{}, mask, bila::norm::none{}, x.in(), kept,
+                         {bila::bhld(by.dy.data(), 1, 1, x.L, x.Dv)}, g);
+      });
+    };
+    const bila::tensor_view<TestType> apart{wide_apart.data(), {1, 1, x.L, Dk}, {0, 0, 2 * Dk, 2}};
+    gradient_of_keys(bila::bhld(close.data(), 1, 1, x.L, Dk));
+    gradient_of_keys(apart);
+    bool same = true;
+    for (index_t n = 0; n < room; ++n) same = same && close[static_cast<std::size_t>(n)] == apart(0, 0, n / Dk, n % Dk);
+    CHECK(same);
+    CHECK(std::all_of(close.end() - 64, close.end(), [](TestType beyond) { return beyond == 33; }));
+  }
+}
