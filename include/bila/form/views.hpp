@@ -63,6 +63,8 @@ struct mask_view {
                        index_t stride) = nullptr;
   /// Writes the weights of the channels for a query's own token.
   void (*ask_bonus)(const void* outer, index_t h, index_t Dk, Real* to) = nullptr;
+  /// Returns what is wrong with these weights.
+  error_message (*ask_wrong_bonus)(const void* outer, index_t h, index_t Dk) = nullptr;
   /// Returns what is wrong with the values of the decays inside a segment. Null if gaps have one decay.
   error_message (*ask_wrong_channels)(const void* mask, index_t b, index_t h, const segment& piece, index_t Dk) = nullptr;
   /// Writes the log weights of keys [first, first + count).
@@ -150,6 +152,12 @@ void add_own_parameter(mask_view<Real>& view, const Mask& mask) {
     view.exclusive = true;
     view.ask_bonus = [](const void* any, index_t h, index_t Dk, Real* to) {
       for (index_t d = 0; d < Dk; ++d) to[d] = static_cast<Real>(static_cast<const Mask*>(any)->bonus(h, d));
+    };
+    view.ask_wrong_bonus = [](const void* any, index_t h, index_t Dk) -> error_message {
+      for (index_t d = 0; d < Dk; ++d)
+        if (const double u = static_cast<const Mask*>(any)->bonus(h, d); !detail::is_finite(u))
+          return message("bonus(h = ", h, ", d = ", d, ") = ", u, ", it must be finite");
+      return {};
     };
   } else if constexpr (leveled<Mask>) {
     view.own = detail::own_parameter::levels;

@@ -182,7 +182,11 @@ BILA_NOINLINE error_message check_channels(const form::mask_view<Real>& mask, co
     for (index_t h = 0; h < gates_of(mask, size); ++h)
       for (index_t n = 0; n < pieces.count(); ++n)
         if (error_message wrong = mask.ask_wrong_channels(mask.mask, b, h, pieces(b, n), size.Dk); !wrong.empty()) return wrong;
-  if (mask.ask_bonus == nullptr) return {};
+  if (mask.ask_wrong_bonus == nullptr) return {};
+  if (mask.own_heads != 0 && !makes_groups(mask.own_heads, size.H))
+    return message("the bonuses have ", mask.own_heads, " heads, which do not divide the ", size.H, " heads of y");
+  for (index_t h = 0; h < own_heads_of(mask, size); ++h)
+    if (error_message wrong = mask.ask_wrong_bonus(mask.outer, h, size.Dk); !wrong.empty()) return wrong;
   return {};
 }
 
