@@ -2,6 +2,7 @@
 // Decays per channel, exclusive reads and bonuses against a dense definition in long double, and their laws.
 #include "support/catch.hpp"
 #include "support/random.hpp"
+#include "support/refusal.hpp"
 
 #include <bila/bila.hpp>
 
@@ -566,4 +567,16 @@ TEMPLATE_TEST_CASE("gradients of decays per channel stay within their rows", "",
       }
     CHECK(same);
   }
+}
+
+TEST_CASE("a bonus that is not finite is refused, and a call without heads has gradients") {
+  channel_call<float> x;
+  x.q = x.k = x.v = {1}, x.gates = x.other_gates = {-1}, x.exclusive = true;
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    x.bonus = {bad};
+    CHECK(test::has_all(test::refusal([&] { run(x, bila::form::chunkwise{}); }), {"bonus", "h = 0", "d = 0"}));
+  }
+  x.H = 0;
+  const learned<float> g = learn(x, {}, bila::form::chunkwise{});
+  CHECK(g.bonus == std::vector<float>{33});
 }

@@ -326,9 +326,9 @@ class gradient_task {
 /// Sums the gradients of the bonus over batch rows, heads that share it and segments, in a fixed order.
 template <class Real>
 BILA_NOINLINE void sum_bonuses(const tensor_view<Real>& to, const double* parts, const geometry& size, index_t segments) {
-  const index_t sharing = size.H / to.heads();
   for (index_t h = 0; h < to.heads(); ++h)
     for (index_t c = 0; c < size.Dk; ++c) {
+      const index_t sharing = size.H / to.heads();
       double sum = 0;
       for (index_t b = 0; b < size.B; ++b)
         for (index_t s = 0; s < segments; ++s)
