@@ -179,12 +179,23 @@ def check_the_rules(compiler, flags):
     if not list(macro_breaches(compiler, flags, "#include <vector>\n", "#define LEAKED 1\n")):
         broken.append("a leaked macro is not found")
 
+    table = "**Your model in these words.** Gradients.\n\n| model | mask |\n|---|---|\n| RetNet | `fixed_decay` |\n\n**Norms**"
+    if list(model_breaches(table, 'all("RetNet", mask);')) or not list(model_breaches(table, 'all("Hydra", mask);')):
+        broken.append("a model without a test is not found")
+
     plain = "namespace bila {\ninline namespace v0_1 {\nnamespace cuda::detail {\n}\n}\n}\n"
     innocent = [*header_breaches("form/full", good + "// using namespace std, <Eigen/Core>\n" + plain), *source_breaches(good), *text_breaches(good),
                 *citation_breaches("// MATH.md 4.3, see MATH.md 4. std::exp of <cmath> 17 times\n", sections),
                 *header_breaches("kernel/simd", good + "#include <Eigen/Core>\n"),
                 *macro_breaches(compiler, flags, "#include <vector>\n", "#include <vector>\n#define BILA_FINE 1\n")]
     return broken + [f"a breach found where there is none: {breach}" for breach in innocent]
+
+
+def model_breaches(readme, test):
+    """Models of the README's table "Your model in these words" that the test of its rows does not name."""
+    _, _, rest = readme.partition("**Your model in these words.**")
+    rows = [line.split("|")[1].strip() for line in rest.partition("\n\n**")[0].splitlines() if line.startswith("|")][2:]
+    return [f'the model "{row}" of README.md is not in this test' for row in rows if f'"{row}"' not in test] if rows else ["no table"]
 
 
 def main(root, compiler, *flags):
@@ -207,6 +218,9 @@ def main(root, compiler, *flags):
             needs_licence = is_source and path.parent.relative_to(root).as_posix() not in KEPT_AS_RECEIVED
             found = [*text_breaches(text), *citation_breaches(text, sections), *(source_breaches(text) if needs_licence else [])]
             breaches += [f"{path.relative_to(root)}:{breach}" for breach in found]
+    models = root / "tests/laws/family/models.test.cpp"
+    found = model_breaches((root / "README.md").read_text(), models.read_text())
+    breaches += [f"{models.relative_to(root)}:{breach}" for breach in found]
     breaches += macro_breaches(compiler, flags, foreign_includes_of(headers), "#include <bila/bila.hpp>\n")
 
     print("\n".join(breaches) or f"{len(headers)} headers, no breach")
