@@ -26,6 +26,8 @@ struct no_slope {
 [[maybe_unused]] void misuse(const bila::inputs<float>& in, bila::tensor_view<float> y) {
   bila::attend(full{}, window{}, none{}, in, y);
   bila::attend(automatic{}, window{}, none{}, in, y);
+  [[maybe_unused]] const bila::tensor_view<const float> numbers;
+  [[maybe_unused]] const bila::mask::channel_decay channels{numbers, bila::gate::target};
 #if BILA_CASE == 1
   // expect: bila: this mask offers weights of pairs but no gaps, so only form::full and form::automatic accept it
   bila::attend(recurrent{}, window{}, none{}, in, y);
@@ -77,6 +79,27 @@ struct no_slope {
 #elif BILA_CASE == 17
   // expect: bila: this mask offers gaps and a reach, but only weights of pairs are cut off by a reach
   bila::attend(full{}, window_of_gaps{}, none{}, in, y);
+#elif BILA_CASE == 18
+  // expect: bila: this form does not compute this mask or rule: the README's table of models says which forms do, and which models a GPU takes
+  bila::attend(full{}, bila::rule::delta{all_ones{}, numbers}, none{}, in, y);
+#elif BILA_CASE == 19
+  // expect: bila::mask::exclusive_read: the first argument is a mask with decays per channel
+  bila::attend(chunkwise{}, bila::mask::exclusive_read{all_ones{}, numbers}, none{}, in, y);
+#elif BILA_CASE == 20
+  // expect: bila::mask::weighed_keys: the first argument is a mask with gaps
+  bila::attend(chunkwise{}, bila::mask::weighed_keys{channels, numbers}, none{}, in, y);
+#elif BILA_CASE == 21
+  // expect: bila::mask::log_linear: the first argument is a mask with gaps
+  bila::attend(chunkwise{}, bila::mask::log_linear{channels, numbers, numbers}, none{}, in, y);
+#elif BILA_CASE == 22
+  // expect: bila: this mask weighs keys, so the norm needs norm(Z, scale, unit) (see bila/norm/concepts.hpp)
+  bila::attend(chunkwise{}, bila::mask::weighed_keys{all_ones{}, numbers}, no_slope{}, in, y);
+#elif BILA_CASE == 23
+  // expect: bila::rule: betas are float or double
+  bila::attend(chunkwise{}, bila::rule::delta{all_ones{}, bila::tensor_view<const bila::bf16>{}}, none{}, in, y);
+#elif BILA_CASE == 24
+  // expect: bila::rule::delta: the first argument is a mask with gaps
+  bila::attend(chunkwise{}, bila::rule::delta{window{}, numbers}, none{}, in, y);
 #endif
 }
 

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The same misuses of a call on a GPU, and what a GPU does not take: each one plain sentence.
 #include <bila/cuda.hpp>
+#include <bila/mask/channel_decay.hpp>
+#include <bila/mask/log_linear.hpp>
+#include <bila/mask/weighed_keys.hpp>
+#include <bila/rule/delta.hpp>
 
 namespace {
 
@@ -13,6 +17,7 @@ struct window {
 };
 
 [[maybe_unused]] void misuse(const bila::inputs<float>& in, bila::tensor_view<float> y, const bila::cuda::on& gpu) {
+  [[maybe_unused]] const bila::tensor_view<const float> numbers;
 #if BILA_CASE == 1
   // expect: bila: this type is no form: give form::full, form::recurrent, form::chunkwise or form::automatic
   bila::attend(gpu, none{}, all_ones{}, none{}, in, y);
@@ -40,6 +45,18 @@ struct window {
 #elif BILA_CASE == 9
   // expect: bila: this type is no form: give form::full, form::recurrent, form::chunkwise or form::automatic
   bila::gradient(gpu, all_ones{}, all_ones{}, none{}, in, {}, {}, {});
+#elif BILA_CASE == 10
+  // expect: bila: this form does not compute this mask or rule: the README's table of models says which forms do, and which models a GPU takes
+  bila::attend(gpu, full{}, bila::mask::channel_decay{numbers, bila::gate::target}, none{}, in, y);
+#elif BILA_CASE == 11
+  // expect: bila: this form does not compute this mask or rule: the README's table of models says which forms do, and which models a GPU takes
+  bila::attend(gpu, recurrent{}, bila::rule::delta{all_ones{}, numbers}, none{}, in, y);
+#elif BILA_CASE == 12
+  // expect: bila: this form does not compute this mask or rule: the README's table of models says which forms do, and which models a GPU takes
+  bila::attend(gpu, full{}, bila::mask::weighed_keys{all_ones{}, numbers}, none{}, in, y);
+#elif BILA_CASE == 13
+  // expect: bila: this form does not compute this mask or rule: the README's table of models says which forms do, and which models a GPU takes
+  bila::attend(gpu, full{}, bila::mask::log_linear{all_ones{}, numbers, numbers}, none{}, in, y);
 #endif
 }
 

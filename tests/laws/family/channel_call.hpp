@@ -333,9 +333,9 @@ numbers<double> allowance(const call<T>& c, const numbers<T>& r) {
   tensor<double> gaps(c.B(), c.a.extent(1), 1, c.Dk());
   gaps.fill(0);
   const index_t shared = c.H() / c.a.extent(1);
-  for (const auto& [numbers, slopes] : {std::pair(&x.q, &to.q), std::pair(&x.k, &to.k)})
-    numbers->for_each([&](const double& e, index_t b, index_t h, index_t l, index_t d) {
-      gaps(b, h / shared, 0, d) += e * (*slopes)(b, h, l, d);
+  for (const auto& pair : {std::pair(&x.q, &to.q), std::pair(&x.k, &to.k)})
+    pair.first->for_each([&](const double& e, index_t b, index_t h, index_t l, index_t d) {
+      gaps(b, h / shared, 0, d) += e * (*pair.second)(b, h, l, d);
     });
   for (std::size_t n = 0; n < 2; ++n) {
     to.S[n].for_each([&](const double& e, index_t s, index_t h, index_t d, index_t) {

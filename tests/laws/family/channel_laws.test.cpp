@@ -122,9 +122,10 @@ TEMPLATE_TEST_CASE("forms and chunks of any size agree, and give zero for paddin
     const numbers<T> found = run(form, c);
     CHECK(close(found, run(other, c), allowance(c, found)));
     bool zero = true;
-    for (const auto& [x, gates] : {std::pair(&found.a, &c.a), std::pair(&found.b, &c.b)})
-      x->for_each([&](const T& e, index_t b, index_t h, index_t l, index_t d) {
-        const bool dead = (*gates)(b, h / (x->extent(1) / gates->extent(1)), l, d) <= static_cast<T>(cut);
+    for (const auto& pair : {std::pair(&found.a, &c.a), std::pair(&found.b, &c.b)})
+      pair.first->for_each([&](const T& e, index_t b, index_t h, index_t l, index_t d) {
+        const auto& gates = *pair.second;
+        const bool dead = gates(b, h / (pair.first->extent(1) / gates.extent(1)), l, d) <= static_cast<T>(cut);
         zero = zero && (!dead || std::fabs(e) <= 0);
       });
     numbers<T>::each(
@@ -295,9 +296,10 @@ TEMPLATE_TEST_CASE("nothing crosses a gap of zero, or of almost zero", "", float
     const T rounding = c.exclusive ? 8 * std::numeric_limits<T>::epsilon() : 0;
     const numbers<T> found = run(form, c);
     bool exact = true;
-    for (const auto& [x, wanted] : {std::pair(&found.y, &y), std::pair(&found.q, &dq)})
-      x->for_each([&](const T& e, index_t b, index_t h, index_t l, index_t d) {
-        exact = exact && std::fabs(e - (*wanted)(b, h, l, d)) <= rounding * (*wanted)(b, h, l, d);
+    for (const auto& pair : {std::pair(&found.y, &y), std::pair(&found.q, &dq)})
+      pair.first->for_each([&](const T& e, index_t b, index_t h, index_t l, index_t d) {
+        const T wanted = (*pair.second)(b, h, l, d);
+        exact = exact && std::fabs(e - wanted) <= rounding * wanted;
       });
     for (const tensor<T>* x : {&found.a, &found.b})
       x->for_each([&](const T& e, auto...) { exact = exact && std::fabs(e) <= least; });
