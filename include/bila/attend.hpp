@@ -41,7 +41,8 @@ consteval bool compiles() {
                   "bila: this mask offers gaps and a reach, but only weights of pairs are cut off by a reach");
   } else if constexpr (!form::has_engine<Form, form::memory_of<Mask>> && form::memory_of<Mask> != form::memory::pairs) {
     static_assert(form::has_engine<Form, form::memory_of<Mask>>,
-                  "bila: this form does not compute this mask or rule: the README's table of models says which forms do, and which models a GPU takes");
+                  "bila: this form does not compute this mask or rule: the README's table of models says which forms do, and which "
+                  "models a GPU takes");
   } else if constexpr (!form::has_engine<Form, form::memory_of<Mask>>) {
     static_assert(form::has_engine<Form, form::memory_of<Mask>>,
                   "bila: this mask offers weights of pairs but no gaps, so only form::full and form::automatic accept it");
