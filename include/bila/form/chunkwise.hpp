@@ -20,6 +20,9 @@ inline namespace BILA_UNIT {
 ///     [N_i, Z_i] = alpha_i q_i H + beta_i q_i G + sum_j M_ij (q_i . k_j) [v_j, 1]
 ///     H <- alpha_last H + sum_j omega_j k_j [v_j, 1],   G <- beta_first G + sum_j psi_j k_j [v_j, 1]
 ///
+/// where alpha_i and beta_i are the decays to token i from the last token before the chunk and from the first token after it, and
+/// omega_j and psi_j the decays from token j to the chunk's last and to its first token.
+///
 /// Time O(L C (Dk + Dv) + L Dk Dv), memory O(C (C + Dk + Dv) + Dk Dv) and one number per token. The form is a two-sided sweep: the
 /// first pass over a chunk stores q H or q G in y, the second pass adds the other terms and normalises. No state is stored.
 /// Source: LION (arXiv 2502.16249), the chunkwise form, with carried states as in Mamba-2 (arXiv 2405.21060).

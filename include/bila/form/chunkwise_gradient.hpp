@@ -19,7 +19,7 @@ inline namespace BILA_UNIT {
 /// For one direction, let H be the state before a chunk and R the adjoint of the state after the chunk, both with one more column,
 /// for row sums. Then, with all vectors as rows,
 ///
-///     dq_i += read_i [dN_i, dZ_i] H^T     R <- total R + sum_i read_i q_i^T [dN_i, dZ_i]    against the direction; each R is kept
+///     dq_i += read_i [dN_i, dZ_i] H^T     R <- total R + sum_i read_i q_i^T [dN_i, dZ_i]    against the direction
 ///     dk_j += write_j [v_j, 1] R^T        H <- total H + sum_j write_j k_j^T [v_j, 1]       along the direction
 ///     dv_j += write_j k_j R               without the last column
 ///

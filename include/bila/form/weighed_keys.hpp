@@ -55,8 +55,8 @@ class ends_finder {
       std::fill_n(ends.read(way), L, Real(1));
       settle(ends.decays(way) + (way == direction::backward), ends.write(way), L);
     }
-    x.initial_forward.decay = ends.forward[0];
-    x.initial_backward.decay = ends.backward[L];
+    x.initial_forward.decay = weighs(x.initial_forward) ? ends.forward[0] : 0;
+    x.initial_backward.decay = weighs(x.initial_backward) ? ends.backward[L] : 0;
     ends.forward[0] = ends.forward[L] = ends.backward[0] = ends.backward[L] = 1;
     weigh_rows(x.direction, L);
     for (const direction way : {direction::forward, direction::backward}) finish(way, L, x);
@@ -76,6 +76,9 @@ class ends_finder {
   static double start(const head_state<const Real>& from) {
     return from.given() ? (std::max)(from.log_decay + from.log_scale, removed) : removed;
   }
+
+  /// Whether an initial state has a weight at all. A state without a weight must not count among keys that are all removed.
+  static bool weighs(const head_state<const Real>& from) { return start(from) > removed; }
 
   /// Writes mu, and in place of the decays the differences mu_{i-1} + f_i - w_i, which settle() turns into decays.
   template <class T>

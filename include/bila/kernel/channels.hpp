@@ -66,9 +66,9 @@ BILA_ALWAYS_INLINE void weigh_channels(tile<Real> qa, tile<Real> kw, tile<const 
   }
 }
 
-/// Writes to sums[u] the product of a key with the u-th query on one side, over `Packets` packets of channels from channel c on,
-/// not yet added over lanes. q and lambda point to the query nearest to the key and to the gap between the two, and go on by the
-/// given strides. The key decays at each gap, in registers.
+/// Computes the products of a key with the `count` queries on one side of it, nearest first, over `Packets` packets of channels,
+/// not yet added over lanes. They are written to `sums`, or with `add` added to it. q and lambda point to the query nearest to the
+/// key and to the gap between the two, and go on by the given strides. The key decays at each gap, in registers.
 template <int Packets, class Packet, bool Exclusive, class Real>
 BILA_ALWAYS_INLINE void walk_from_key(Packet* sums, index_t sums_step, index_t count, bool add, const Packet (&key)[Packets],
                                       const Real* q, index_t q_stride, const Real* lambda, index_t lambda_stride) {

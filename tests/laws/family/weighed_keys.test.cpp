@@ -676,6 +676,23 @@ TEST_CASE("a key of weight zero is gone, and its gates are crossed") {
   }
 }
 
+TEST_CASE("an initial state of weight zero is gone, among keys that are gone too") {
+  constexpr double gone = -std::numeric_limits<double>::infinity();
+  const std::vector<double> ones(4, 1), w(4, gone);
+  const auto tokens = bila::bhl(ones.data(), 1, 1, 4), one = bila::bhl(ones.data(), 1, 1, 1), none = bila::bhl(w.data(), 1, 1, 1);
+  for (const bool by_scale : {true, false}) {
+    bila::inputs<double> in{tokens, tokens, tokens};
+    in.initial_forward = {one, one};
+    (by_scale ? in.initial_forward.log_scale : in.initial_forward.log_decay) = none;
+    std::vector<double> y(4, 42), row_sums(4, 42), S(1, 42), z(1, 42), scale(1, 42);
+    bila::outputs<double> out{bila::bhl(y.data(), 1, 1, 4), bila::bhl(row_sums.data(), 1, 1, 4)};
+    out.final_forward = {bila::bhl(S.data(), 1, 1, 1), bila::bhl(z.data(), 1, 1, 1), {}, bila::bhl(scale.data(), 1, 1, 1)};
+    bila::attend(bila::form::chunkwise{}, bila::mask::weighed_keys{bila::mask::all_ones{}, bila::bhl(w.data(), 1, 1, 4)},
+                 bila::norm::row_sum{}, in, out);
+    CHECK((y == std::vector<double>(4, 0) && row_sums == y && S[0] == 0 && z[0] == 0 && scale[0] == gone));
+  }
+}
+
 TEMPLATE_TEST_CASE("the same bits for any threads, place in the batch, layout and packing", "", float, double, bila::bf16) {
   test::random_source random(7106);
   for (int n = 0; n < 60; ++n) {

@@ -42,11 +42,12 @@ enum weight_kind : int {
   weight_kinds
 };
 
-/// The gap weights of a call. Entries and blocks are numbered as in `sequences`. Null pointers: all weights are 1.
+/// The gap weights of a call: for each kind of weight one entry per token of every head, and each head is padded to whole blocks.
+/// Entries and blocks are numbered as in `sequences`. Null pointers: all weights are 1.
 template <class Exponent>
 struct gap_table {
   float* weights;                   // (weight_kinds, entries)
-  index_t entries;                  // number of tokens, padded to whole blocks
+  index_t entries;                  // of one kind of weight, padding included
   both_ways<Exponent>* sums;        // per entry: sum of the log decays of gaps from the block's first token to this token
   both_ways<Exponent>* block_sums;  // per block: sum over its gaps and the gap before it (forward) or after it (backward)
 
