@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random numbers that are the same with every compiler and standard library. One seed for the whole run: the environment variable
 // BILA_TEST_SEED, 1 if it is not set; every test draws from its own stream of it, so tests do not depend on their order.
+// With BILA_TEST_SECONDS set, test cases tagged [random] draw calls for that long, not a fixed number of them: a fuzzer.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 
@@ -33,6 +35,26 @@ class random_source {
 
  private:
   std::uint64_t state_;
+};
+
+/// Counts the random calls of a test case: `usual` of them, or as many as BILA_TEST_SECONDS leave time for.
+class rounds {
+ public:
+  explicit rounds(int usual) : usual_(usual) {}
+
+  bool go_on(int done) const { return seconds_ > 0 ? std::chrono::steady_clock::now() < end_ : done < usual_; }
+
+ private:
+  static double seconds() {
+    const char* const wanted = std::getenv("BILA_TEST_SECONDS");
+    return wanted == nullptr ? 0 : std::strtod(wanted, nullptr);
+  }
+
+  int usual_;
+  double seconds_ = seconds();
+  std::chrono::steady_clock::time_point end_ =
+      std::chrono::steady_clock::now() +
+      std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds_));
 };
 
 }  // namespace test

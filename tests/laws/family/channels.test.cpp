@@ -3,6 +3,7 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 #include "support/refusal.hpp"
+#include "support/tensor.hpp"
 
 #include <bila/bila.hpp>
 
@@ -22,7 +23,7 @@ using wide = long double;
 
 constexpr gate conventions[] = {gate::later, gate::source, gate::target, gate::earlier};
 
-/// A call with decays per channel: contiguous tensors, one segment list for all batch rows.
+/// A call with decays per channel: its numbers in logical order, one segment list for all batch rows.
 template <class Real>
 struct channel_call {
   index_t B = 1, H = 1, L = 1, Dk = 1, Dv = 1;
@@ -33,6 +34,7 @@ struct channel_call {
   gate crossing = gate::target;
   direction way = direction::both;
   double scale = 1, diagonal = 1;
+  test::layout where = test::layout::bhld;  // of the tokens that run() is given
 
   index_t segments() const { return offsets.empty() ? 1 : static_cast<index_t>(offsets.size()) - 1; }
   index_t sequences() const { return B * segments(); }
@@ -60,7 +62,11 @@ struct channel_call {
   /// Calls use(mask) with the call's mask.
   template <class Use>
   void with_mask(const Use& use) const {
-    const auto g = bila::bhld(gates.data(), B, H, L, Dk), o = bila::bhld(other_gates.data(), B, H, L, Dk);
+    with_mask(bila::bhld(gates.data(), B, H, L, Dk), bila::bhld(other_gates.data(), B, H, L, Dk), use);
+  }
+
+  template <class Use>
+  void with_mask(bila::tensor_view<const Real> g, bila::tensor_view<const Real> o, const Use& use) const {
     const bila::tensor_view<const Real> u{bonus.data(), {1, H, 1, Dk}, {0, Dk, 0, 1}};
     const bila::mask::channel_decay one{g, crossing};
     const bila::mask::two_sided_channels both{g, o};
@@ -88,10 +94,20 @@ struct results {
 
 template <class Real, class Form>
 results<Real> run(const channel_call<Real>& x, const Form& form, int threads = 1, bool states = false) {
+  const auto placed = [&](const std::vector<Real>& numbers, index_t D) {
+    test::tensor<Real> to(x.B, x.H, x.L, D, x.where);
+    std::size_t n = 0;
+    to.for_each([&](Real& number, index_t, index_t, index_t, index_t) { number = numbers[n++]; });
+    return to;
+  };
+  const test::tensor<Real> q = placed(x.q, x.Dk), k = placed(x.k, x.Dk), v = placed(x.v, x.Dv), gates = placed(x.gates, x.Dk),
+                           others = placed(x.other_gates, x.Dk);
+  test::tensor<Real> y(x.B, x.H, x.L, x.Dv, x.where);
+  bila::inputs<Real> in = x.in();
+  in.q = q.view(), in.k = k.view(), in.v = v.view();
   results<Real> r;
-  r.y.assign(static_cast<std::size_t>(x.B * x.H * x.L * x.Dv), Real(77));
   r.sums.assign(static_cast<std::size_t>(x.B * x.H * x.L), Real(77));
-  bila::outputs<Real> out{bila::bhld(r.y.data(), x.B, x.H, x.L, x.Dv)};
+  bila::outputs<Real> out{y.view()};
   if (x.sums) out.row_sum = bila::bhl(r.sums.data(), x.B, x.H, x.L);
   for (int n = 0; n < 2 && states; ++n) {
     if ((n == 0 ? direction::backward : direction::forward) == x.way) continue;
@@ -100,13 +116,15 @@ results<Real> run(const channel_call<Real>& x, const Form& form, int threads = 1
     (n == 0 ? out.final_forward : out.final_backward) = bila::state<Real>{
         bila::bhld(r.S[n].data(), x.sequences(), x.H, x.Dk, x.Dv), bila::bhld(r.z[n].data(), x.sequences(), x.H, x.Dk, index_t(1))};
   }
-  x.with_mask([&](const auto& mask) {
+  x.with_mask(gates.view(), others.view(), [&](const auto& mask) {
     const bila::cpu backend{.threads = threads};
     if (x.sums)
-      bila::attend(backend, form, mask, bila::norm::row_sum{1e-6}, x.in(), out);
+      bila::attend(backend, form, mask, bila::norm::row_sum{1e-6}, in, out);
     else
-      bila::attend(backend, form, mask, bila::norm::none{}, x.in(), out);
+      bila::attend(backend, form, mask, bila::norm::none{}, in, out);
   });
+  CHECK(y.intact());
+  y.for_each([&](const Real& number, index_t, index_t, index_t, index_t) { r.y.push_back(number); });
   return r;
 }
 
@@ -242,6 +260,7 @@ channel_call<Real> random_call(test::random_source& from) {
   x.B = packed ? 1 : 1 + from.below(2), x.H = 1 + from.below(2), x.Dk = 1 + from.below(from.below(3) == 0 ? 70 : 9),
   x.Dv = from.below(20);
   x.L = from.below(4) == 0 ? from.below(3) : 1 + from.below(70);
+  x.where = test::all_layouts[static_cast<std::size_t>(from.below(6))];
   add_options(from, x, packed);
   return x;
 }
@@ -266,9 +285,9 @@ channel_call<Real> call_for(channel_call<Real> x) {
 }
 
 template <class Real, class Form>
-void check_definition(const channel_call<Real>& call, const Form& form) {
+void check_definition(const channel_call<Real>& call, const Form& form, int threads = 1) {
   const channel_call<Real> x = call_for<Form>(call);
-  const results<Real> r = run(x, form, 1, carries<Form>);
+  const results<Real> r = run(x, form, threads, carries<Form>);
   // Each factor of a chunk rounds once per token, each product once per channel; between chunks decays are double.
   const wide tolerance = static_cast<wide>(std::numeric_limits<Real>::epsilon()) * static_cast<wide>(24 + x.Dk / 4 + x.L / 8);
   for (index_t b = 0; b < x.B; ++b)
@@ -283,14 +302,16 @@ void check_definition(const channel_call<Real>& call, const Form& form) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("decays per channel equal their definition", "", float, double) {
+TEMPLATE_TEST_CASE("decays per channel equal their definition", "[random]", float, double) {
   test::random_source from(901);
-  for (int n = 0; n < 150; ++n) {
+  const test::rounds rounds(150);
+  for (int n = 0; rounds.go_on(n); ++n) {
     const channel_call<TestType> x = random_call<TestType>(from);
     INFO("call " << n << ": B=" << x.B << " H=" << x.H << " L=" << x.L << " Dk=" << x.Dk << " Dv=" << x.Dv
                  << " two_sided=" << x.two_sided << " exclusive=" << x.exclusive << " sums=" << x.sums
                  << " way=" << static_cast<int>(x.way) << " segments=" << x.segments() << " lengths=" << x.lengths.size());
-    check_definition(x, bila::form::chunkwise{.size = from.below(3) == 0 ? 1 + from.below(40) : 0});
+    check_definition(x, bila::form::chunkwise{.size = from.below(3) == 0 ? 1 + from.below(40) : 0},
+                     1 + static_cast<int>(from.below(3)));
     check_definition(x, bila::form::recurrent{});
     check_definition(x, bila::form::full{});
   }
@@ -506,9 +527,10 @@ channel_call<Real> call_with_gradient(test::random_source& from) {
 
 }  // namespace
 
-TEST_CASE("gradients of decays per channel equal differences of the loss") {
+TEST_CASE("gradients of decays per channel equal differences of the loss", "[random]") {
   test::random_source from(902);
-  for (int n = 0; n < 60; ++n) {
+  const test::rounds rounds(60);
+  for (int n = 0; rounds.go_on(n); ++n) {
     const channel_call<double> x = call_with_gradient<double>(from);
     INFO("call " << n << ": B=" << x.B << " H=" << x.H << " L=" << x.L << " Dk=" << x.Dk << " Dv=" << x.Dv
                  << " two_sided=" << x.two_sided << " exclusive=" << x.exclusive << " sums=" << x.sums

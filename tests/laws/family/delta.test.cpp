@@ -347,10 +347,11 @@ shape one_head(index_t L, index_t Dk, index_t Dv) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("delta: random calls agree with the definition, in every form", "", float, double) {
+TEMPLATE_TEST_CASE("delta: random calls agree with the definition, in every form", "[random]", float, double) {
   test::random_source random(2001);
   INFO("BILA_TEST_SEED = " << test::seed());
-  for (int call = 0; call < 120; ++call) {
+  const test::rounds rounds(120);
+  for (int call = 0; rounds.go_on(call); ++call) {
     const shape s = any_shape(random, call % 10 == 0 ? 200 : 70);
     INFO("call " << call << ": " << words(s));
     auto p = numbers_for<TestType>(random, s, true, call % 3 == 0 ? -20 : -1);
@@ -788,10 +789,11 @@ bool same_gradients(const lesson<T>& a, const lesson<T>& b) {
 
 }  // namespace
 
-TEST_CASE("delta: every gradient agrees with differences of the definition") {
+TEST_CASE("delta: every gradient agrees with differences of the definition", "[random]") {
   test::random_source random(2020);
   INFO("BILA_TEST_SEED = " << test::seed());
-  for (int call = 0; call < 40; ++call) {
+  const test::rounds rounds(40);
+  for (int call = 0; rounds.go_on(call); ++call) {
     shape s = any_shape(random, call % 4 == 0 ? 40 : 20);
     s.B = std::min<index_t>(s.B, 2);
     if (!s.lengths.empty()) s.lengths.resize(static_cast<std::size_t>(s.B));

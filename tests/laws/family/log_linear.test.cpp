@@ -153,14 +153,18 @@ double apart(const test::tensor<T>& a, const test::tensor<T>& b) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("any call equals the definition", "", float, double, bila::bf16, bila::f16) {
+TEMPLATE_TEST_CASE("any call equals the definition", "[random]", float, double, bila::bf16, bila::f16) {
   test::random_source random(8101);
-  for (int n = 0; n < 25; ++n) check_call(level_call<TestType>(test::random_options(random, 150, 40), random), random, false);
+  const test::rounds rounds(25);
+  for (int n = 0; rounds.go_on(n); ++n)
+    check_call(level_call<TestType>(test::random_options(random, 150, 40), random), random, false);
 }
 
-TEMPLATE_TEST_CASE("the gradients of any call equal differences of the definition", "", float, double, bila::bf16) {
+TEMPLATE_TEST_CASE("the gradients of any call equal differences of the definition", "[random]", float, double, bila::bf16) {
   test::random_source random(8102);
-  for (int n = 0; n < 12; ++n) check_call(level_call<TestType>(test::random_options(random, 40, 20), random), random, true);
+  const test::rounds rounds(12);
+  for (int n = 0; rounds.go_on(n); ++n)
+    check_call(level_call<TestType>(test::random_options(random, 40, 20), random), random, true);
 }
 
 TEST_CASE("the gradients of all forms agree where many states are live") {

@@ -475,9 +475,10 @@ std::string named(const options& o) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("random calls give the definition", "", float, double, bila::bf16) {
+TEMPLATE_TEST_CASE("random calls give the definition", "[random]", float, double, bila::bf16) {
   test::random_source random(7101);
-  for (int n = 0; n < 240; ++n) {
+  const test::rounds rounds(240);
+  for (int n = 0; rounds.go_on(n); ++n) {
     const double span = n % 4 == 0 ? 500 : n % 4 == 1 ? 40 : 3;
     auto drawn = draw(random, n % 10 == 0 ? 150 : 40, span, true);
     if (n % 7 == 0)
@@ -507,9 +508,10 @@ TEMPLATE_TEST_CASE("random calls give the definition", "", float, double, bila::
   }
 }
 
-TEST_CASE("gradients are differences of the definition") {
+TEST_CASE("gradients are differences of the definition", "[random]") {
   test::random_source random(7102);
-  for (int n = 0; n < 160; ++n) {
+  const test::rounds rounds(160);
+  for (int n = 0; rounds.go_on(n); ++n) {
     auto c = draw(random, n % 8 == 0 ? 40 : 14, n % 3 == 0 ? 20 : 2, true);
     if (n % 3 == 0 && !c.o.scales) continue;
     if (n % 6 == 0)
