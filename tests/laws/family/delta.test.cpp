@@ -259,7 +259,7 @@ exact_result define(const problem<T>& p, const Nudge& nudge) {
               at(c, d) += k[static_cast<std::size_t>(c)] * beta * (v - held);
               read += q[static_cast<std::size_t>(c)] * at(c, d);
             }
-            const wide counted = s.way == both ? (2 - s.diagonal) / 2 : 1 - s.diagonal;
+            const wide counted = s.way == both ? 1 - wide(s.diagonal) / 2 : 1 - wide(s.diagonal);
             r.y(b, h, t, d) += s.scale * (read - counted * beta * own * v);
           }
         }
